@@ -13,7 +13,7 @@ import xcffib.record
 import xcffib.shm
 import xcffib.xproto
 from desktops import embedded
-from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
+from xcffib.xproto import CW, GC, Atom, EventMask, LineStyle, PropMode, WindowClass
 
 from deskhand.actions.ops import Click, Key, Point, Type, Wait, screen_px
 from deskhand.desktop.base import DesktopSpec
@@ -68,6 +68,20 @@ async def test_malformed_window_properties_do_not_fail_the_desktop(desktop):
         await desktop.windows()
         await desktop.perform([Type("é 三 😀\n")], action_id="typed")
     assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
+
+
+async def test_a_guest_that_keeps_the_x_server_at_work_broke_its_desktop():
+    """One request of a few bytes: arcs of a line that is wider than the screen and dashed at each pixel."""
+    async with embedded(SMALL) as desktop:
+        with as_guest(desktop) as guest:
+            context = guest.x.generate_id()
+            guest.core.CreateGC(context, guest.root, GC.LineWidth | GC.LineStyle, [5000, LineStyle.DoubleDash])
+            guest.core.SetDashes(context, 0, 2, [1, 1])
+            arc = xcffib.xproto.ARC.synthetic(-30000, -30000, 60000, 60000, 0, 360 * 64)
+            guest.core.PolyArc(guest.root, context, 64, [arc] * 64)
+            guest.x.flush()
+            with pytest.raises(GuestFailure, match="keep the X server at work"):
+                await desktop.perform([Wait(0.0)], action_id="wait")
 
 
 async def test_a_screen_that_a_guest_blackens_is_a_frame(desktop):

@@ -159,6 +159,8 @@ class LocalDesktop:
             self._check_alive(session)
         if state == "grabbed":
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
+        if state == "working":
+            raise GuestFailure(f"desktop {self.label}: guests keep the X server at work ({error})") from error
         if session.is_disk_full_by(error):
             raise GuestFailure(f"desktop {self.label}: guests filled its disk ({error})") from error
         if session.connection.is_robbed(error):

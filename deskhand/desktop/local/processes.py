@@ -160,6 +160,12 @@ def _stat_fields(pid: int) -> list[bytes]:
         return []
 
 
+def run_time_s(pid: int) -> float:
+    """Return the processor time of a process in seconds, 0 if there is none. Does not count waiting for a processor."""
+    fields = _stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
 def has_terminal(pid: int) -> bool:
     """Return whether a process has a controlling terminal, which stops programs by Ctrl-Z and in the background."""
     fields = _stat_fields(pid)

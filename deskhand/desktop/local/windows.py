@@ -10,6 +10,7 @@ import itertools
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import xcffib.xproto
@@ -31,21 +32,21 @@ _ping_tokens = itertools.count(1)
 def list_windows(connection: XConnection) -> list[Window]:
     """Return `_NET_CLIENT_LIST` without the panel's windows, oldest first. Windows that close meanwhile are skipped.
 
-    A guest may list a thousand windows that do not exist: one round trip finds them all.
+    A guest may list a thousand windows that do not exist: one round trip finds them all. Another describes the rest, as
+    a guest may make each slow.
     """
     listed = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
     identities = [identity for identity in listed if identity not in connection.panel_windows]
     geometries = [connection.core.GetGeometry(identity) for identity in identities]
-    windows = []
+    found = []
     for identity, geometry in zip(identities, geometries, strict=True):
-        try:
+        with suppress(xcffib.Error):
             geometry.reply()
-        except xcffib.Error:
-            continue
-        try:
-            windows.append(_describe(connection, identity))
-        except xcffib.Error:
-            continue
+            found.append(identity)
+    windows = []
+    for read_description in [_request_description(connection, identity) for identity in found]:
+        with suppress(xcffib.Error):
+            windows.append(read_description())
     return windows
 
 
@@ -55,28 +56,37 @@ def _cardinals(connection: XConnection, window: int, name: str) -> list[int]:
 
 
 def _describe(connection: XConnection, identity: int) -> Window:
+    return _request_description(connection, identity)()
+
+
+def _request_description(connection: XConnection, identity: int) -> Callable[[], Window]:
+    """Send the requests about a window; return the function that waits for their replies."""
     core, atoms = connection.core, connection.atoms
     geometry = core.GetGeometry(identity)
     position = core.TranslateCoordinates(identity, connection.root, 0, 0)
     named = (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)
     names = [core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in named]
     extents = core.GetProperty(False, identity, atoms["_NET_FRAME_EXTENTS"], Atom.Any, 0, 4)
-    size, origin = geometry.reply(), position.reply()
-    title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
-    frame = extents.reply()
-    is_valid = (frame.format, frame.value_len) == (32, 4)
-    left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if is_valid else (0, 0, 0, 0)
-    return Window(
-        id=identity,
-        title=title or old_title,
-        wm_class=wm_class.rstrip("\0").replace("\0", "."),
-        x=origin.dst_x,
-        y=origin.dst_y,
-        width=size.width,
-        height=size.height,
-        frame_top=top,
-        frame_left=left,
-    )
+
+    def read_replies() -> Window:
+        size, origin = geometry.reply(), position.reply()
+        title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
+        frame = extents.reply()
+        is_valid = (frame.format, frame.value_len) == (32, 4)
+        left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if is_valid else (0, 0, 0, 0)
+        return Window(
+            id=identity,
+            title=title or old_title,
+            wm_class=wm_class.rstrip("\0").replace("\0", "."),
+            x=origin.dst_x,
+            y=origin.dst_y,
+            width=size.width,
+            height=size.height,
+            frame_top=top,
+            frame_left=left,
+        )
+
+    return read_replies
 
 
 def matching_windows(windows: list[Window], match: str) -> list[Window]:

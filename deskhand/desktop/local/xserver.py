@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,11 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 MIN_SIZE = (256, 192)
 MAX_SIZE = (1920, 1200)
-PROBE_S = 2.0
+PROBE_S, PROBE_WORKING_S = 2.0, 8.0
+"""Time limits for an answer of a server that sleeps, and of one that works or waits for the CPU."""
+WORK_S = 0.25
+"""Processor time in which a server answers every client, unless some keep it at work: it serves them in turn, and one
+turn takes milliseconds."""
 _SETUP_WITHOUT_COOKIE = struct.pack("<BxHHHHxx", 0x6C, 11, 0, 0, 0)
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
@@ -113,22 +118,39 @@ class XServer:
     def busy(self) -> bool:
         return processes.state(self.process.pid) == "R"
 
-    def probe(self) -> Literal["answers", "grabbed", "busy", "gone"]:
+    def probe(self) -> Literal["answers", "grabbed", "working", "busy", "gone"]:
         """Return what the server does with a new client.
 
-        "grabbed": it sleeps and does not answer, because it serves another client only. "busy": it does not answer
-        and works or waits for the CPU, as on a busy machine.
+        "grabbed": it sleeps and does not answer, because it serves another client only. "working": it runs for at least
+        `WORK_S` before it answers. "busy": it does not answer and mostly waits for the CPU, as on a busy machine.
         """
+        start_s, deadline = processes.run_time_s(self.process.pid), time.monotonic() + PROBE_WORKING_S
+        while True:
+            answers = self._answers_within(PROBE_S)
+            if processes.run_time_s(self.process.pid) - start_s >= WORK_S:
+                return "working"
+            if answers is not None:
+                return "answers" if answers else "gone"
+            if (state := processes.state(self.process.pid)) == "S":
+                return "grabbed"
+            if state != "R" or time.monotonic() > deadline:
+                return "busy"
+
+    def _answers_within(self, timeout_s: float) -> bool | None:
+        """Return whether the server answers a new client, False if nothing listens, None if no answer comes in time."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(PROBE_S)
+            client.settimeout(timeout_s)
             try:
                 client.connect(str(self.socket_path))
                 client.sendall(_SETUP_WITHOUT_COOKIE)
-                return "answers" if client.recv(1) else "gone"  # it refuses the client, which is an answer
+                return bool(client.recv(1))  # it refuses the client, which is an answer
+            except BlockingIOError:  # it accepts none, and others wait
+                time.sleep(timeout_s)
+                return None
             except TimeoutError:
-                return "grabbed" if processes.state(self.process.pid) == "S" else "busy"
+                return None
             except OSError:
-                return "gone"
+                return False
 
     def ends_within(self, timeout_s: float) -> bool:
         return processes.wait_bounded(self.process, timeout_s)
