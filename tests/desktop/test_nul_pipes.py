@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import os
+
 import pytest
 from desktops import embedded
 
@@ -49,3 +53,28 @@ async def test_a_flooding_or_silent_program_is_an_outage(desktop, monkeypatch) -
     await desktop.close()
     with pytest.raises(InfrastructureError, match="closed"):
         await silent.send(b"anybody there")
+
+
+async def test_reading_as_fast_as_a_program_writes_leaves_turns_to_other_tasks(tmp_path) -> None:
+    pipes = nul_pipes.NulPipes(tmp_path / "pipe")
+    program = os.open(tmp_path / "pipe.out", os.O_WRONLY)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    size = fcntl.fcntl(program, fcntl.F_SETPIPE_SZ, 1 << 20)
+    counting = asyncio.create_task(count_turns())
+    try:
+        for message, number in ((b"x" * (size - 1), 1), (b"x" * 15, size // 16)):
+            before, chunks = turns, size // nul_pipes._CHUNK
+            os.write(program, (message + b"\0") * number)
+            assert [await pipes.receive() for _ in range(number)] == [message] * number
+            assert turns - before >= max(number, chunks)
+    finally:
+        counting.cancel()
+        os.close(program)
+        pipes.close()
