@@ -59,9 +59,12 @@ async def judge(
     is the `time.monotonic()` of the agent's last action; None: it has not acted, and the grace period begins now.
     Raises only cancellation.
     """
+    function, worth = task.check, 1.0
     if declared_infeasible and task.infeasible_reward is not None:
-        return Scored(task.infeasible_reward, {"end_state": task.infeasible_reward})
-    if task.accepted_answers and not is_accepted(answer, task.accepted_answers):
+        if task.infeasible_check is None:
+            return Scored(task.infeasible_reward, {"end_state": task.infeasible_reward})
+        function, worth = task.infeasible_check, task.infeasible_reward
+    elif task.accepted_answers and not is_accepted(answer, task.accepted_answers):
         given = "no answer" if answer is None else repr(answer)
         return _scored(
             CheckResult(0.0, findings=(Finding("the answer", 0.0, given, task.accepted_answers[0]),)), milestones
@@ -74,7 +77,7 @@ async def judge(
         if grace_s > 0 and isinstance(desktop, HasProgramList):
             await desktop.wait_until_idle(MAX_BUSY_S)
         run = _run_check if grace_s == 0 else _run_check_twice
-        check = await run(task.id, "check", task.check, desktop, timeout_s)
+        check = await run(task.id, "check", function, desktop, timeout_s)
     except GuestFailure as failure:
         if acted_at is None:
             return Errored("infrastructure", str(failure))
@@ -83,7 +86,7 @@ async def judge(
         return Errored("infrastructure", str(error))
     except EvaluatorError as error:
         return Errored("evaluator", str(error))
-    return _scored(check, milestones)
+    return _scored(replace(check, value=worth * check.value), milestones)
 
 
 def judge_seconds(task: Task) -> float:

@@ -166,6 +166,8 @@ class Task:
     period), and `check` must hold too."""
     infeasible_reward: float | None = None
     """Reward if the agent declares the task infeasible; None: the end state is judged."""
+    infeasible_check: CheckFunction | None = None
+    """Must hold for `infeasible_reward`, such as that nothing was changed; None: declaring it is enough."""
     check_timeout_s: float | None = None
     """Maximum duration of a check; None: the judge's default."""
     step_timeout_s: float | None = None

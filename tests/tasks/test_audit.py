@@ -23,7 +23,7 @@ from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
 SPREAD = {
-    "terminal_run": ("near_miss", "forged_file", "process_memory", "disk", "kill_apps", "kill_all"),
+    "terminal_run": ("near_miss", "forged_file", "forged_after_end", "process_memory", "disk", "kill_apps", "kill_all"),
     "dialog_choice": ("forged_file", "x_kill_clients"),
     "calculator_sum": ("x_selection", "x_mute_selection", "x_claim_for"),
     "shell_sort": ("hostile_files", "racing_writer"),

@@ -116,13 +116,16 @@ async def test_how_an_agent_ends_is_judged(tmp_path: Path) -> None:
         return EndState(tmp_path / "end.json", record)
 
     changed_state = changed(scenario.state, lambda state: state["mail"]["messages"].pop())
+    unchanged = VARIANTS["web/mail/reply_missing"](3)[0].state
+    emptied = changed(unchanged, lambda state: state["shop"]["goods"].pop())
     cases = [
         (task, state(scenario.state, answer=goal.answer), 1.0),
         (task, state(scenario.state, answer=goal.wrong_answers[0]), 0.0),
         (task, state(scenario.state), 0.0),
         (task, state(changed_state, answer=goal.answer), 0.0),
-        (impossible, state(VARIANTS["web/mail/reply_missing"](3)[0].state, declared_infeasible=True), 1.0),
-        (impossible, state(VARIANTS["web/mail/reply_missing"](3)[0].state), 0.0),
+        (impossible, state(unchanged, declared_infeasible=True), 1.0),
+        (impossible, state(unchanged), 0.0),
+        (impossible, state(emptied, declared_infeasible=True), 0.0),
     ]
     for each, saved, value in cases:
         [rescored] = [found async for found in rescore_states([saved], lambda _, each=each: each)]

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from deskhand.actions.ops import Done, Op, Wait
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
+from deskhand.tasks.cheats import shell_scripts
 from deskhand.tasks.cheats.oracle_variants import AgentSteps, Steps
 from deskhand.tasks.guest_files import UNREADABLE, read_file
 from deskhand.tasks.suites import web
@@ -78,6 +79,17 @@ async def forged_file(task: Task, desktop: StageableDesktop, steps: Steps) -> As
     for path, content in task.forged_files.items():
         await desktop.push(path, content())
     yield [Wait(0.2), Done()]
+
+
+async def forged_after_end(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
+    """End the programs that could tell who did it, then write the right files."""
+    await _run(desktop, ["sh", "-c", shell_scripts.END_APPS])
+    yield [Wait(0.3)]
+    async for ops in forged_file(task, desktop, steps):
+        yield ops
+
+
+_shells.add(forged_after_end)
 
 
 async def near_miss(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:

@@ -31,6 +31,8 @@ FIELDS = {
     "Day": ("Monday", "Tuesday", "Friday", "Sunday"),
 }
 TITLES = ("New guest", "Order", "Sign up", "Visitor")
+SEPARATOR = "\x1f"
+"""Between the values that zenity prints; no key types it."""
 OK_FROM_RIGHT_PX, OK_FROM_BOTTOM_PX = 50, 24
 """Center of the OK button, from the window's lower right corner."""
 
@@ -54,7 +56,7 @@ class FormScenario(SingleWindowScenario):
         self.theme = rng.choice(THEMES)
 
     async def setup(self, desktop: StageableDesktop) -> None:
-        options = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|"]
+        options = ["--forms", f"--title={self.title}", "--text=Please fill in", f"--separator={SEPARATOR}"]
         options += [f"--width={self.form_width}", *(f"--add-entry={field}" for field in self.fields)]
         note(desktop, PROGRAM, await desktop.launch(["sh", "-c", SCRIPT, "answers.txt", *options]))
         await self.shuffle_windows(desktop, self.place_seed)
@@ -68,11 +70,12 @@ class FormScenario(SingleWindowScenario):
         return dict(zip(self.fields, boxes, strict=True))
 
     async def sent(self, desktop: StageableDesktop) -> dict[str, str] | None:
-        """Return the values by field after OK; None if the form was not sent."""
+        """Return the values by field after OK; None if the form was not sent. With more or fewer values than fields, a
+        value holds the separator, so that no field is known."""
         if (await read_text(desktop, "status.txt") or "").strip() != "0":
             return None
-        answers = (await read_text(desktop, "answers.txt") or "").rstrip("\n").split("|")
-        return dict(zip(self.fields, answers, strict=False))
+        answers = (await read_text(desktop, "answers.txt") or "").rstrip("\n").split(SEPARATOR)
+        return dict(zip(self.fields, answers, strict=True)) if len(answers) == len(self.fields) else {}
 
 
 @scenario_family(
@@ -103,7 +106,7 @@ def fill_form(scenario: FormScenario) -> Task:
         first = scenario.fields.index(scenario.target)
 
         def sent(values: list[str], status: str = "0") -> FileContents:
-            return {"answers.txt": f"{'|'.join(values)}\n".encode(), "status.txt": f"{status}\n".encode()}
+            return {"answers.txt": f"{SEPARATOR.join(values)}\n".encode(), "status.txt": f"{status}\n".encode()}
 
         def with_first(value: str) -> FileContents:
             return sent([value if index == first else each for index, each in enumerate(values)])
@@ -113,6 +116,7 @@ def fill_form(scenario: FormScenario) -> Task:
             "one field is empty": with_first(""),
             "one letter too many": with_first(f"{values[first]}s"),
             "in the wrong fields": sent([*values[1:], values[0]]),
+            "all in one field": sent([SEPARATOR.join(values), *[""] * (len(values) - 1)]),
         }
         return ExampleEndStates(negatives, sent(values))
 

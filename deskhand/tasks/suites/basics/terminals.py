@@ -139,11 +139,12 @@ def run_command(scenario: TerminalScenario) -> Task:
         return any({"touch", scenario.word} <= set(re.findall(r"\w+", line)) for line in commands.splitlines())
 
     async def host_saw_it(desktop: StageableDesktop) -> bool | None:
-        """Return whether the host sees that a command ran in the terminal; None if it does not see its program."""
+        """Return whether the host sees that a command ran in the terminal, which must still be open; None if the host
+        cannot see it."""
         _, program = all_noted(desktop).get(TERMINALS, {}).get(scenario.target, (0, 0))
         if not program or not isinstance(desktop, HasProgramList):
             return None
-        return (await desktop.running_programs()).get(program)
+        return (await desktop.running_programs()).get(program, False)
 
     async def check(desktop: StageableDesktop) -> CheckResult:
         seen = await host_saw_it(desktop)

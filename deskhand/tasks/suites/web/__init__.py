@@ -6,14 +6,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 
-from deskhand.actions.ops import Answer, Op, Wait
+from deskhand.actions.ops import Answer, Fail, Op, Wait
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites.web import sites
 from deskhand.tasks.suites.web.families import across, booking, calendar, files, issues, mail, shop
-from deskhand.tasks.suites.web.scenario import PREFIX, SUITE, VARIANTS, changed
+from deskhand.tasks.suites.web.scenario import PREFIX, SUITE, VARIANTS, State, changed
 from deskhand.tasks.suites.web.server import APPS
 from deskhand.tasks.task import Family, Task
 
@@ -32,14 +33,23 @@ def action_paths() -> list[str]:
 
 
 async def near_miss(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-    """Yield a step after each state, and with each answer, that is nearly right; then restore the state."""
+    """Yield a step after each state, and with each answer, that is nearly right; then restore the state.
+
+    Of an infeasible task it is declared after something was removed.
+    """
     scenario, goal = VARIANTS[task.family](task.seed)
-    for change in goal.wrong.values():
+    removals = [functools.partial(_remove_one, app=app) for app in scenario.state] if goal.infeasible else []
+    for change in (*goal.wrong.values(), *removals):
         await sites.write_state(desktop, changed(scenario.state, change))
-        yield [Wait(0.1)]
+        yield [Fail("it cannot be done") if goal.infeasible else Wait(0.1)]
     await sites.write_state(desktop, scenario.state)
     for answer in goal.wrong_answers:
         yield [Answer(answer)]
+
+
+def _remove_one(state: State, app: str) -> None:
+    """Remove an item of an application."""
+    next(filter(None, state[app].values())).pop()
 
 
 def make_task(family: str, seed: int) -> Task:

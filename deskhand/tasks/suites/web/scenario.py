@@ -155,6 +155,9 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
     async def check(desktop: StageableDesktop) -> CheckResult:
         if goal.infeasible:
             return CheckResult(0.0, findings=(Finding("the end", 0.0, "not declared infeasible", "infeasible"),))
+        return await state_check(desktop)
+
+    async def state_check(desktop: StageableDesktop) -> CheckResult:
         return combine_clauses(*same_state(await sites.read_state(desktop), expected))
 
     async def unsolved(desktop: StageableDesktop) -> CheckResult:
@@ -176,6 +179,7 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
         start_check=unsolved if goal.answer else None,
         accepted_answers=(goal.answer,) if goal.answer else (),
         infeasible_reward=1.0 if goal.infeasible else None,
+        infeasible_check=state_check if goal.infeasible else None,
         oracle=oracle,
         oracle_knows=("it", "cannot", "be", "done") if goal.infeasible else (),
         oracle_follows={goal.answer: goal.follows} if goal.follows else {},
