@@ -17,7 +17,7 @@ from deskhand.tasks.cheats import browser, guest_programs, oracle_variants, shel
 from deskhand.tasks.cheats.guest_programs import shell, x11
 from deskhand.tasks.cheats.oracle_variants import AgentSteps, Steps, formula_of, texts_of
 from deskhand.tasks.suites import web
-from deskhand.tasks.task import Task
+from deskhand.tasks.task import ExampleEndStates, Task
 
 Limit = Literal["zero", "below one", "one"]
 NUM_RANDOM_CLICKS = 12
@@ -146,6 +146,12 @@ NO_CHEATS = {ORACLE, EARLY_STOP, UNREAD, NOOP, "done", "fail", "random", "typo",
 """Agents that are not counted as ways of cheating."""
 
 
+def _is_judged_by_page(states: ExampleEndStates | None) -> bool:
+    """Return whether the browser writes all that is judged. MiniWoB++ has no address bar, so the page would stay."""
+    positive = (states.positive if states is not None else None) or {}
+    return bool(positive) and all(path.startswith(("Downloads/", ".config/chromium/")) for path in positive)
+
+
 def applies(agent: AuditAgent, task: Task, steps: Steps, *, has_distractors: bool, has_browser: bool) -> bool:
     """Return whether an agent would act differently from the oracle, which took `steps`."""
     states = task.example_end_states() if task.example_end_states is not None else None
@@ -159,6 +165,6 @@ def applies(agent: AuditAgent, task: Task, steps: Steps, *, has_distractors: boo
         "racing_writer": states is not None and bool(states.positive),
         **dict.fromkeys(FORMULAS, bool(formula_of(steps)) and "file" in task.metadata),
         **{name: has_browser for session in BROWSER_SESSIONS for name in session},
-        "other_page": has_browser and states is not None,  # MiniWoB++ has no address bar, so the page would stay
+        "other_page": has_browser and _is_judged_by_page(states),
     }
     return conditions.get(agent.name, True)

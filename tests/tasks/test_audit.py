@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from desktops import ISOLATIONS
@@ -17,7 +18,8 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recipes import audit_tasks
 from deskhand.tasks import audit as agents_of
 from deskhand.tasks.audit import AuditResult
-from deskhand.tasks.audit_agents import AUDIT_SESSIONS, LIMITS, NO_CHEATS
+from deskhand.tasks.audit_agents import AUDIT_SESSIONS, LIMITS, NO_CHEATS, applies
+from deskhand.tasks.formats.yaml_task import load_task
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
@@ -83,6 +85,18 @@ async def test_half_of_a_range_and_a_constant_are_not_paid() -> None:
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
     row = await audited(task, "half_range")
     assert (row.values, row.violations) == ({"oracle": 1.0, "half_range": 0.0}, [])
+
+
+async def test_the_example_of_a_task_file_pays_no_file_of_another_content() -> None:
+    row = await audited(load_task(Path(__file__).parents[2] / "examples" / "own_task.yaml"), "clock", "overwrite")
+    assert (row.values, row.violations) == ({"oracle": 1.0, "clock": 0.0, "overwrite": 0.0}, [])
+
+
+@pytest.mark.parametrize(("family", "is_tried"), [("page_form", True), ("page_to_note", False)])
+def test_a_page_of_the_agents_own_is_tried_where_the_browser_writes_the_end(family: str, is_tried: bool) -> None:
+    (agent,) = [each for session in AUDIT_SESSIONS for each in session if each.name == "other_page"]
+    task = family_registry.make_task(family, 3)
+    assert applies(agent, task, [], has_distractors=False, has_browser=True) is is_tried
 
 
 def test_there_are_at_least_thirty_ways_of_cheating() -> None:
