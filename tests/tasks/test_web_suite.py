@@ -74,6 +74,16 @@ def test_only_the_asked_change_is_right(name: str) -> None:
             assert not is_same(other, right), "what all applications have must stay"
 
 
+def test_punctuation_at_the_end_of_a_text_is_no_mistake() -> None:
+    scenario, goal = VARIANTS["web/mail/reply"](3)
+    right = changed(scenario.state, goal.right)
+    for written, is_right in (("TEXT.", True), (" TEXT! ", True), ("TEXT, TEXT", False), ("Dear all, TEXT", False)):
+        state = json.loads(json.dumps(right))
+        message = state["mail"]["messages"][-1]
+        message["text"] = written.replace("TEXT", message["text"])
+        assert is_same(state, right) is is_right, written
+
+
 @everywhere
 def test_only_the_right_answer_is_accepted(name: str) -> None:
     for seed in SEEDS:

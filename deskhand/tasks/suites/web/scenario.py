@@ -196,7 +196,10 @@ def changed(state: State, change: Change | None) -> State:
 
 
 def same_state(read: State, expected: State) -> list[Finding]:
-    """Return a clause for each list of each application: it has the same items, in any order and with any ids."""
+    """Return a clause for each list of each application: it has the same items, in any order and with any ids.
+
+    White space around a text and punctuation at its end do not count.
+    """
     findings = []
     for app, lists in expected.items():
         for name, items in lists.items():
@@ -211,7 +214,16 @@ def same_state(read: State, expected: State) -> list[Finding]:
 
 def _texts(items: list[Any]) -> list[str]:
     shown = [{key: each[key] for key in each if key != "id"} if isinstance(each, dict) else each for each in items]
-    return [json.dumps(each, sort_keys=True, ensure_ascii=False) for each in shown]
+    return [json.dumps(_plain(each), sort_keys=True, ensure_ascii=False) for each in shown]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value whose texts have no punctuation at the end, which people add and leave out."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.strip().rstrip(".!?") if isinstance(value, str) else value
 
 
 _FIND = """(([kind, name, row]) => {
