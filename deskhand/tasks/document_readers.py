@@ -276,17 +276,17 @@ def _children(node: Any) -> list[Any]:
     return node if isinstance(node, list) else list(node.values()) if isinstance(node, dict) else []
 
 
-def read_bookmarks(data: bytes) -> list[str]:
-    """Return the URLs in Chromium's file of bookmarks, at any depth, in order. Raises `InvalidDocument`."""
+def read_bookmarks(data: bytes) -> list[tuple[str, str]]:
+    """Return (name, URL) of each bookmark in Chromium's file, at any depth, in order. Raises `InvalidDocument`."""
 
-    def urls(node: Any) -> Iterator[str]:
+    def bookmarks(node: Any) -> Iterator[tuple[str, str]]:
         if isinstance(node, dict) and node.get("type") == "url":
-            yield str(node.get("url"))
+            yield str(node.get("name")), str(node.get("url"))
             return
         for child in _children(node):
-            yield from urls(child)
+            yield from bookmarks(child)
 
-    return list(urls(read_json(data)))
+    return list(bookmarks(read_json(data)))
 
 
 def compare_images(data: bytes, reference: bytes) -> tuple[int, int, float | None]:

@@ -211,7 +211,7 @@ def history_problem(data: bytes, visited: list[str]) -> str | None:
 
 def bookmarks_problem(data: bytes, wanted: list[str]) -> str | None:
     """Check `browser`: Chromium's bookmarks, in any order."""
-    found = sorted(document_readers.read_bookmarks(data))
+    found = sorted(url for _, url in document_readers.read_bookmarks(data))
     return None if found == sorted(wanted) else f"the bookmarks are {quoted(found)}"
 
 

@@ -1,4 +1,7 @@
-"""Family `code_copy`: read a code in one window and type it in another. The codes are in no file."""
+"""Family `code_copy`: read a code in one window and type it in another.
+
+When the task begins, the codes are in no file and no command line.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.desktop.base import StageableDesktop
+from deskhand.errors import InfrastructureError
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.layout import body, scatter
@@ -19,8 +23,9 @@ FILES = ("code", "door", "gate", "locker", "ticket")
 SYMBOLS = "ACEFHJKLMNPRTUVWXY34679"
 """Letters and digits that are hard to confuse."""
 EDITOR_SIZE = (240, 124)
-SHOW = 'printf "\\033[?25l\\n  %s" "$1"; exec sleep 86400'
-"""Prints a code without a cursor behind it."""
+CODE_FILE, READ_TIMEOUT_S = ".code", 30.0
+SHOW = f'read -r code <{CODE_FILE}; rm {CODE_FILE}; printf "\\033[?25l\\n  %s" "$code"; exec sleep 86400'
+"""Prints a code without a cursor behind it, and removes the file that holds it."""
 
 
 class CodeCopyScenario(Scenario):
@@ -46,8 +51,10 @@ class CodeCopyScenario(Scenario):
         for color, code in self.codes.items():
             style = ["-bg", COLORS[color], "-fg", "#000000" if color in DARK_TEXT else "#ffffff"]
             style += ["-fa", "DejaVu Sans Mono", "-fs", "12", "-b", "0", "+sb", "-geometry", "10x3", "-title", color]
-            await desktop.launch(["xterm", *style, "-e", "sh", "-c", SHOW, "sh", code])
+            await desktop.push(CODE_FILE, f"{code}\n".encode())
+            await desktop.launch(["xterm", *style, "-e", "sh", "-c", SHOW])
             await desktop.wait_window(color)  # one at a time: the order of the windows decides their places
+            await _wait_until_read(desktop)
         await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
 
@@ -70,6 +77,17 @@ class CodeCopyScenario(Scenario):
 
     async def saved(self, desktop: StageableDesktop) -> str:
         return (await read_text(desktop, self.file) or "").strip()
+
+
+async def _wait_until_read(desktop: StageableDesktop) -> None:
+    """Wait until a shell has read its code and removed the file. Raises `InfrastructureError` if it does not."""
+
+    async def is_read() -> bool:
+        return await read_text(desktop, CODE_FILE) is None
+
+    await wait_until(is_read, READ_TIMEOUT_S)
+    if not await is_read():
+        raise InfrastructureError(f"a terminal did not read {CODE_FILE} within {READ_TIMEOUT_S:g} s")
 
 
 @scenario_family(

@@ -5,6 +5,7 @@ Every file of the folder is judged by name and bytes, so a change in the wrong p
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
 
@@ -12,7 +13,8 @@ import numpy as np
 
 from deskhand.actions.ops import Done, Key, Op, Type, Wait
 from deskhand.desktop.base import StageableDesktop, Window
-from deskhand.tasks.guest_files import list_folder, read_folder
+from deskhand.errors import EvaluatorError
+from deskhand.tasks.guest_files import MAX_BYTES, list_folder, read_file, read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.suites.basics.scenario import (
@@ -43,7 +45,12 @@ STEMS = (
 ENDINGS = (".txt", ".log", ".md", ".csv")
 SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
 VIEWS: tuple[View, ...] = ("icon", "compact")
-MAX_FOLDERS = 100
+MAX_NAMES = 1000
+"""In a home, which has about a hundred at the start."""
+TRASH = ".local/share/Trash"
+FIND_OUTSIDE = r"""find /tmp /var/tmp /dev/shm -path '/dev/shm/deskhand-*' -prune -o -user "$(id -u)" -type f \
+  -size -64k -exec grep -lF -- "$1" {} + 2>/dev/null; true"""
+"""The folders of desktops are left out, because others may play the same task."""
 SELECTION_DELAY_S = 0.4
 """Maximum delay until pcmanfm processes a change of the selection; before that, Return opens the previous one."""
 
@@ -138,12 +145,43 @@ class FileManagerScenario(Scenario):
                 found[name] = data if data is not None else b"\0not a file"
         return found
 
-    async def moved_to(self, desktop: StageableDesktop) -> list[str]:
-        """Return the folders of the home, one level deep and without hidden ones, to which the target was moved."""
-        names = [name for name in await list_folder(desktop, ".") if not name.startswith(".")]
-        inside = {name: await list_folder(desktop, name) for name in names[:MAX_FOLDERS] if name != self.folder}
-        found = {".": names} | inside
-        return [place for place, below in found.items() if self.target in below]
+    async def other_places(self, desktop: StageableDesktop) -> list[str]:
+        """Return the files outside the folder and the trash that hold the target's content.
+
+        A home that an agent has filled with more than `MAX_NAMES` names or `MAX_BYTES` counts as one of them.
+        """
+        found: list[str] = []
+        pending, num_names, size = ["."], 0, 0
+        while pending:
+            place = pending.pop()
+            names = await list_folder(desktop, place)
+            num_names += len(names)
+            for name in names[:MAX_NAMES]:
+                path = name if place == "." else f"{place}/{name}"
+                if path in (self.folder, TRASH):
+                    continue
+                with contextlib.suppress(EvaluatorError):  # a saved end state has no caches
+                    data = await read_file(desktop, path)
+                    if data is None:
+                        pending.append(path)
+                    elif self.files[self.target] in data:
+                        found.append(path)
+                    size += len(data or b"")
+                if num_names > MAX_NAMES or size > MAX_BYTES:
+                    return [*found, f"more than {MAX_NAMES} names or {MAX_BYTES} bytes"]
+        return found or await self._temporary_places(desktop)
+
+    async def _temporary_places(self, desktop: StageableDesktop) -> list[str]:
+        """Return the files outside the home that hold the target's content, if it is neither in the folder nor in the
+        trash: a saved end state, in which no command runs, has none."""
+        kept = [*(await self.contents(desktop)).values(), *(await read_folder(desktop, f"{TRASH}/files")).values()]
+        content = self.files[self.target]
+        if any(content in (data or b"") for data in kept):
+            return []
+        with contextlib.suppress(EvaluatorError):
+            result = await desktop.run(["sh", "-c", FIND_OUTSIDE, "sh", content.decode().strip()])
+            return result.stdout.decode(errors="replace").splitlines()
+        return []
 
     async def until_changed(self, desktop: StageableDesktop) -> None:
         """Wait until the file manager has done its work."""
@@ -168,7 +206,7 @@ class FileManagerScenario(Scenario):
         async def clauses(desktop: StageableDesktop) -> list[Finding]:
             return [
                 same_files(f"the files in {self.folder}", await self.contents(desktop), expected),
-                clause(f"the folders to which {self.target} was moved", await self.moved_to(desktop), []),
+                clause(f"other places of {self.target}", await self.other_places(desktop), []),
             ]
 
         def end_states() -> ExampleEndStates:
@@ -179,7 +217,12 @@ class FileManagerScenario(Scenario):
                 "the old file is there too": {**self.files, **expected},
                 "it was only emptied": {**expected, self.target: b""},
             }
-            places = {"it was moved to the home": self.target, "it was moved to Documents": f"Documents/{self.target}"}
+            places = {
+                "it was moved to the home": self.target,
+                "it was moved to Documents": f"Documents/{self.target}",
+                "it was hidden": f".config/{self.target}",
+                "it was moved deep down and renamed": "Documents/a/b/c.bak",
+            }
             hidden = {f"{name}/.keep": b"" for name in self.subfolders}
 
             def at_home(files: dict[str, bytes]) -> FileContents:

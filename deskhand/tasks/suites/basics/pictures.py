@@ -110,9 +110,10 @@ class PictureScenario(HdScenario):
         findings: Callable[[Image.Image | None], list[Finding]],
         right: Callable[[], Image.Image],
         *milestones: Milestone,
+        **wrong: Callable[[], Image.Image],
     ) -> Task:
         """Return a task. `what` is the first part of the instruction, `findings(picture)` are the clauses for the
-        result, `right` returns a correct result.
+        result, `right` returns a correct result, and each of `wrong` one that is nearly right.
         """
 
         async def clauses(desktop: StageableDesktop) -> list[Finding]:
@@ -148,6 +149,8 @@ class PictureScenario(HdScenario):
                 "the original has changed": {source: done + b"\0", result: done},
                 "two results": {source: original, result: done, f"{FOLDER}/again.png": done},
             }
+            for mistake, draw in wrong.items():
+                negatives[mistake.replace("_", " ")] = {source: original, result: _png(draw())}
             return ExampleEndStates(negatives, {source: original, result: done})
 
         return self.build_task(
@@ -317,9 +320,13 @@ def grayscale(scenario: PictureScenario) -> Task:
         spread = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
         light, was = pixels.mean(axis=2).ravel(), before.mean(axis=2).ravel()
         correlation = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
+        low, high = before.min(axis=2) - CHANNEL_TOLERANCE, before.max(axis=2) + CHANNEL_TOLERANCE
+        out = float(((pixels.min(axis=2) < low) | (pixels.max(axis=2) > high)).mean())
+        shades = "each within the range of its pixel's channels, as every way to weigh them gives"
         most = f"channels differ by at most {CHANNEL_TOLERANCE}"
         return [
             Finding("no pixel has a color", float(spread <= CHANNEL_TOLERANCE), f"differ by up to {spread}", most),
+            Finding("it has shades", float(out == 0), f"{out:.4f} of its pixels do not", shades),
             Finding("it shows the same", float(correlation > 0.8), f"brightness: {correlation:.2f}", "more than 0.8"),
         ]
 
@@ -328,4 +335,5 @@ def grayscale(scenario: PictureScenario) -> Task:
         command("Convert the image to grayscale"),
         findings,
         lambda: scenario.picture.convert("L"),
+        black_and_white=lambda: scenario.picture.convert("L").point(lambda light: 255 * (light > 127)),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from deskhand.actions.ops import Op, Type
@@ -51,7 +51,7 @@ PREFERENCES = ".config/chromium/Default/Preferences"
 NO_DEVELOPER_TOOLS = {"devtools": {"availability": 2}}
 """Preferences that also disable the view of a page's source."""
 BOOKMARKS = ".config/chromium/Default/Bookmarks"
-_PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
+_PAGE = """<!doctype html><meta charset="utf-8"><title>{tab}</title>
 <style>body{{font:{size}px sans-serif;margin:{margin}px;background:{color}}}td,th{{padding:2px 14px;text-align:left}}
 label{{display:block;margin:8px 0}}input,select{{font:inherit}}:focus{{outline:3px solid #2a6fdb}}</style>
 <h1>{title}</h1>{body}{script}"""
@@ -85,12 +85,14 @@ class WebPageScenario(HdScenario):
         self.key = random.Random(f"receipt:{family}:{seed}").randrange(100_000, 1_000_000)
         """What only the page's script and the check know."""
 
-    def page(self, name: str, title: str, body: str, script: str = "") -> None:
-        """Add a page. `script` can use the functions of `_SCRIPT`; the page's source does not show it."""
+    def page(self, name: str, title: str, body: str, script: str = "", *, tab: str = "") -> None:
+        """Add a page. `script` can use the functions of `_SCRIPT`; the page's source does not show it. `tab` is the
+        title in the tab, if it is not the one on the page."""
         if script:
             code = base64.b64encode((_SCRIPT.replace("KEY", str(self.key)) + script).encode()).decode()
             script = f"<script>document.currentScript.remove(); new Function(atob('{code}'))();</script>"
-        self.pages[f"{SITE}/{name}.html"] = _PAGE.format(title=title, body=body, script=script, **self.style)
+        texts = {"title": title, "tab": tab or title, "body": body, "script": script}
+        self.pages[f"{SITE}/{name}.html"] = _PAGE.format(**texts, **self.style)
 
     def receipt(self, text: str) -> int:
         """Return what the page adds to these values."""
@@ -269,11 +271,12 @@ def bookmark(scenario: WebPageScenario) -> Task:
     scenario.page(
         "index", "All topics", "".join(f"<p><a href='{topic.lower()}.html'>{topic}</a></p>" for topic in topics)
     )
+    numbers = random.Random(scenario.key).sample(range(100, 1000), len(topics))
+    tabs = {topic: f"{topic} {number}" for topic, number in zip(topics, numbers, strict=True)}  # only the page has it
     for topic in topics:
-        scenario.page(
-            topic.lower(), topic, f"<p>All about {topic.lower()}.</p><p><a href='index.html'>All topics</a></p>"
-        )
-    page = f"{SITE}/{topics[index].lower()}.html"
+        body = f"<p>All about {topic.lower()}.</p><p><a href='index.html'>All topics</a></p>"
+        scenario.page(topic.lower(), topic, body, tab=tabs[topic])
+    page, title = f"{SITE}/{topics[index].lower()}.html", tabs[topics[index]]
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("tab", times=index + 1)
@@ -283,17 +286,23 @@ def bookmark(scenario: WebPageScenario) -> Task:
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         try:
-            urls = await read_in_subprocess(
+            marks = await read_in_subprocess(
                 document_readers.read_bookmarks, await read_file(desktop, BOOKMARKS) or b"{}"
             )
         except InvalidDocument:
-            urls = []
-        found = [page if url.endswith(f"/{page}") else url for url in urls]
-        return [clause("the URLs of the bookmarks", found, [page])]
+            marks = []
+        urls = [page if url.endswith(f"/{page}") else url for _, url in marks]
+        return [
+            clause("the URLs of the bookmarks", urls, [page]),
+            clause("their names, which are the titles of the open pages", [name for name, _ in marks], [title]),
+        ]
 
     def end_states() -> ExampleEndStates:
-        def bookmarks(*topics: str) -> FileContents:
-            marks = [{"type": "url", "url": f"file:///home/user/{SITE}/{topic.lower()}.html"} for topic in topics]
+        def bookmarks(*topics: str, names: Mapping[str, str] = tabs) -> FileContents:
+            address = f"file:///home/user/{SITE}"
+            marks = [
+                {"type": "url", "name": names[topic], "url": f"{address}/{topic.lower()}.html"} for topic in topics
+            ]
             return {BOOKMARKS: json.dumps({"roots": {"bookmark_bar": {"children": marks, "type": "folder"}}}).encode()}
 
         right, other = topics[index], topics[index - 1]
@@ -301,6 +310,7 @@ def bookmark(scenario: WebPageScenario) -> Task:
             "another page": bookmarks(other),
             "another page too": bookmarks(right, other),
             "twice": bookmarks(right, right),
+            "of a page that was not opened": bookmarks(right, names={right: right}),
         }
         return ExampleEndStates(negatives, bookmarks(right))
 
