@@ -335,5 +335,5 @@ def grayscale(scenario: PictureScenario) -> Task:
         command("Convert the image to grayscale"),
         findings,
         lambda: scenario.picture.convert("L"),
-        black_and_white=lambda: scenario.picture.convert("L").point(lambda light: 255 * (light > 127)),
+        black_and_white=lambda: scenario.picture.convert("1", dither=Image.Dither.NONE),
     )
