@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from deskhand.errors import EvaluatorError
 from deskhand.tasks.end_state import BLOBS, FORMAT, EndState
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Finding, Outcome, Scored
-from deskhand.tasks.suites.basics import FAMILIES
+from deskhand.tasks.suites.basics import FAMILIES, pictures
 from deskhand.tasks.suites.basics.office_files import workbook
+from deskhand.tasks.suites.basics.pictures import PictureScenario
 from deskhand.tasks.suites.basics.spreadsheets import SpreadsheetScenario
 from deskhand.tasks.task import FileContents, Task
 
@@ -93,6 +97,23 @@ def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
 def test_every_hard_family_has_milestones() -> None:
     hard = [family for family in FAMILIES.values() if family.difficulty == "hard"]
     assert [family.name for family in hard if not family.generate(SEED).milestones] == []
+
+
+@pytest.mark.parametrize("weights", [(0.299, 0.587, 0.114), (0.2126, 0.7152, 0.0722), (1, 1, 1), (1, 0, 0)])
+async def test_every_way_to_weigh_the_channels_gives_shades_of_gray(
+    weights: tuple[float, float, float], tmp_path: Path
+) -> None:
+    for seed in range(10):
+        scenario, task = PictureScenario("picture_grey", seed), FAMILIES["picture_grey"].generate(seed)
+        gray = np.asarray(scenario.picture) @ np.array(weights) / sum(weights)
+        result = io.BytesIO()
+        Image.fromarray(gray.round().astype(np.uint8)).save(result, format="PNG")
+        paths = [f"{pictures.FOLDER}/{name}" for name in (scenario.source, scenario.result)]
+        outcome = await judged(
+            task, tmp_path, dict(zip(paths, (scenario.png(), result.getvalue()), strict=True)), set()
+        )
+        assert isinstance(outcome, Scored)
+        assert outcome.value == 1.0, outcome.failed
 
 
 async def follows(function: str, formula: str, folder: Path) -> Finding:
