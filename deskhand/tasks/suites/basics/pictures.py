@@ -192,7 +192,7 @@ def same_pixels(picture: Image.Image | None, wanted: Image.Image) -> Finding:
 
 
 def brightness(pixels: np.ndarray) -> list[np.ndarray]:
-    """Return the brightness of each of an image's pixels (height, width, 3; 0 to 255) in the ways of GIMP's commands."""
+    """Return the brightness of each of an image's pixels (height, width, 3; 0 to 255) in the ways that GIMP has."""
     colors = pixels.reshape(-1, 3) / 255
     linear = np.where(colors <= 0.04045, colors / 12.92, ((colors + 0.055) / 1.055) ** 2.4)
     luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
