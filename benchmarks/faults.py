@@ -17,13 +17,13 @@ from pathlib import Path
 
 import structlog
 
-from benchmarks.fault_rows import local, network, proxies, quotas, text, training
+from benchmarks.fault_rows import alerts, local, network, proxies, quotas, text, training
 from benchmarks.fault_rows.parts import Row
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 
 ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     int(name.removeprefix("row_")): getattr(module, name)
-    for module in (quotas, network, local, text, proxies, training)
+    for module in (quotas, network, local, text, proxies, training, alerts)
     for name in vars(module)
     if name.startswith("row_")
 }

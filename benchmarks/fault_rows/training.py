@@ -63,8 +63,8 @@ class _Stop(Exception):
 
 async def run_training(
     folder: Path, steps: int, bug: AbstractContextManager[Any] | None = None, **options: Any
-) -> tuple[Notice | None, list[Any]]:
-    """Train `steps` steps; return the first notice and the reports."""
+) -> tuple[list[Notice], list[Any]]:
+    """Train `steps` steps, or with a bug until the first notice; return the notices and the reports."""
     import training_fixture
 
     reports: list[Any] = []
@@ -93,7 +93,7 @@ async def run_training(
     except (DeskhandError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())
         notices.append(Notice(f"{type(error).__name__}: {text[:90]}", len(reports)))
-    return (notices[0] if notices else None), reports
+    return notices, reports
 
 
 async def inject(bug: Bug, folder: Path) -> Notice | None:
@@ -104,7 +104,8 @@ async def inject(bug: Bug, folder: Path) -> Notice | None:
         first = 1
         _, reports = await run_training(folder / "run", 1, **dict(options))
         assert len(reports) == 1
-    found, _ = await run_training(folder / "run", first + bug.steps, bug.injected(), **options)
+    notices, _ = await run_training(folder / "run", first + bug.steps, bug.injected(), **options)
+    found = notices[0] if notices else None
     return replace(found, step=found.step - first) if found and found.step >= first else found
 
 
@@ -146,10 +147,12 @@ def _healthy(number: int, name: str, **options: Any) -> Callable[[float, Path], 
     async def row(size: float, folder: Path) -> Row:
         found = Row(number, f"healthy steps: {name}", injected=1)
         steps = scaled(size, *HEALTHY_STEPS)
-        notice, reports = await run_training(folder / "run", steps, settings={"learning_rate": 1e-4}, **options)
+        notices, reports = await run_training(folder / "run", steps, settings={"learning_rate": 1e-4}, **options)
         found.steps = len(reports)
-        found.survived = int(notice is None and len(reports) == steps)
-        found.demand(found.survived == 1, f"{notice.what} at step {notice.step}" if notice else "stopped early")
+        found.survived = int(not notices and len(reports) == steps)
+        shown = "; ".join(f"{notice.what} at step {notice.step}" for notice in notices)
+        found.demand(found.survived == 1, shown or "stopped early")
+        found.details.append(f"{name}: alerts raised: {len(notices)}{': ' if shown else ''}{shown}")
         for metric in (
             "train/engine_kl_images",
             "policy/publish_kl",

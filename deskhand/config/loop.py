@@ -27,7 +27,7 @@ class HealthConfig(Section):
     max_zero_variance_fraction: float = Field(default=0.9, ge=0, le=1)
     """Maximum fraction of groups whose rewards are all equal."""
     no_signal_groups: int = Field(default=24, ge=1)
-    """Groups finished without a training step before the zero-variance fraction is checked anyway."""
+    """Groups over which the zero-variance fraction is judged, also if there is no training step between them."""
     max_error_fraction: float = Field(default=0.2, ge=0, le=1)
     """Maximum fraction of episodes without a score because of an outage."""
     max_engine_kl_text: float | None = Field(default=None, ge=0)
@@ -49,7 +49,8 @@ class HealthConfig(Section):
     max_stale_fraction: float = Field(default=0.2, ge=0, le=1)
     """Maximum fraction of the scored episodes of a step that are too old to train."""
     min_family_ratio: float = Field(default=0.5, ge=0, le=1)
-    """Minimum ratio of a family's share of the trained groups to its share of the started ones."""
+    """Minimum ratio of a family's share of the trained groups to its share of the completed groups with signal, and of
+    its share of the completed groups to that of the stale ones."""
     reward_drop_sigmas: float = Field(default=5.0, gt=0)
     """Maximum fall of the mean reward below its best earlier mean, in standard errors."""
     reward_window: int = Field(default=10, ge=2)

@@ -27,7 +27,8 @@ from deskhand.engines.takeover import TakeoverEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
-from deskhand.recipes.health import Alert, resolve_bounds
+from deskhand.recipes.health import resolve_bounds
+from deskhand.recipes.health_rules import Alert
 from deskhand.recipes.replay import check_replay
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import Suite, load_suite, validation_split

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from deskhand.config.loop import HealthConfig
-from deskhand.recipes.health import Alert, all_errored_alert, no_signal_alert, solved_at_start_alert
+from deskhand.recipes.health import all_errored_alert, no_signal_alert, solved_at_start_alert
+from deskhand.recipes.health_rules import Alert
 from deskhand.recipes.step_report import FamilyShares, StepAccumulator
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
@@ -61,6 +62,7 @@ class GroupSource:
         completed = self.groups.finish(result)
         if completed is not None:
             self.statistics.add_group(completed)
+            self.shares.completed[completed.task.family] += 1
         self.since_step.add(result, completed)
         if completed is not None and completed.state == "closed" and completed.scored:
             self.shares.zero_variance[completed.task.family] += 1
@@ -85,19 +87,28 @@ class EpisodeAlerts:
         self._health, self._step, self.on_alert = health, step, on_alert
         self._raised: set[tuple[str, str]] = set()
         """(metric, family) of the alerts that are raised once per family."""
+        self._since: StepAccumulator | None = None
+        self._num_judged = 0
+        """Groups of `_since` when they were last judged; results that end together are counted before any is judged."""
 
     def episode_ended(self, result: EpisodeResult, completed: Group | None, since: StepAccumulator) -> None:
         """Check a result, the group that it completed, and what ended since the last step."""
         if result.solved_without_action:
             self._raise(solved_at_start_alert(result.family), result.family)
-        if completed is None or completed.state != "closed":
+        if completed is None:
+            return
+        if since is not self._since:
+            self._since, self._num_judged = since, 0
+        if since.num_groups - self._num_judged >= self._health.no_signal_groups:
+            self._num_judged = since.num_groups
+            alert = no_signal_alert(since.num_zero_variance, since.num_groups, since.mean_reward, self._health)
+            if alert is not None:
+                self._raise(alert)
+        if completed.state != "closed":
             return
         outcome = result.outcome
         if not completed.scored and isinstance(outcome, Errored) and outcome.cause != "cancelled":
             self._raise(all_errored_alert(result.family, len(completed.errored), outcome.message), result.family)
-        alert = no_signal_alert(since.num_zero_variance, since.num_groups, since.mean_reward, self._health)
-        if alert is not None:
-            self._raise(alert)
 
     def _raise(self, alert: Alert, family: str = "") -> None:
         """Raise an alert; one about a family only once."""

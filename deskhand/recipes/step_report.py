@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from deskhand.recipes.health import LENGTH, Alert
+from deskhand.recipes.health_rules import (
+    ERRORED,
+    LENGTH,
+    NUM_EPISODES,
+    NUM_GROUPS,
+    NUM_REPLIES,
+    REWARD,
+    ZERO_VARIANCE,
+    Alert,
+)
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import Group
 from deskhand.rollout.success_statistics import MAX_FAMILIES
@@ -48,16 +57,18 @@ class FamilyShares:
     is started."""
 
     started: Counter[str] = field(default_factory=Counter)
+    completed: Counter[str] = field(default_factory=Counter)
     trained: Counter[str] = field(default_factory=Counter)
     stale: Counter[str] = field(default_factory=Counter)
     zero_variance: Counter[str] = field(default_factory=Counter)
 
     def metrics(self) -> dict[str, float]:
-        """Return each family's share of the started, trained, stale and zero-variance groups, by name."""
+        """Return the groups by kind, and each family's share of them, by name."""
         if len(self.started) > MAX_FAMILIES:
             return {}
-        counts = {name: getattr(self, name) for name in ("started", "trained", "stale", "zero_variance")}
-        return {
+        kinds = ("started", "completed", "trained", "stale", "zero_variance")
+        counts: dict[str, Counter[str]] = {name: getattr(self, name) for name in kinds}
+        return {f"groups/{name}_total": count.total() for name, count in counts.items()} | {
             f"family/{family}/{name}_frac_total": count[family] / max(1, count.total())
             for family in sorted(self.started)
             for name, count in counts.items()
@@ -125,8 +136,9 @@ class StepAccumulator:
     def metrics(self) -> dict[str, float | None]:
         """Return the metrics by name; None without anything to measure."""
         replies, truncated = self.replies.total(), self.replies["truncated"]
+        ended = self.num_errored + len(self.rewards)
         return {
-            "reward/mean": self.mean_reward,
+            REWARD: self.mean_reward,
             "reward/score": _mean(self.scores),
             "reward/success_rate": _mean(self.successes),
             "reward/first_click_accuracy": _mean(self.first_clicks),
@@ -137,13 +149,16 @@ class StepAccumulator:
             "replies/parse_rate": _ratio(replies - truncated - self.replies["format"], replies - truncated),
             LENGTH: _ratio(self.num_tokens, self.num_calls),
             **{f"time/episode_{phase}": _ratio(total, len(self.rewards)) for phase, total in self.seconds.items()},
+            NUM_REPLIES: replies,
             "replies/untrained_frac": _ratio(self.num_untrained, self.num_calls),
             "groups/zero_variance": self.num_zero_variance,
-            "groups/zero_variance_frac": _ratio(self.num_zero_variance, self.num_groups),
+            NUM_GROUPS: self.num_groups,
+            ZERO_VARIANCE: _ratio(self.num_zero_variance, self.num_groups),
             "groups/stopped_early": self.num_stopped_groups,
             "episodes/stopped_early": self.num_stopped_episodes,
             "episodes/zero_variance_frac": _ratio(self.num_equal_episodes, self.num_group_episodes),
-            "episodes/errored_frac": _ratio(self.num_errored, self.num_errored + len(self.rewards)),
+            ERRORED: _ratio(self.num_errored, ended),
+            NUM_EPISODES: ended,
         }
 
 

@@ -26,14 +26,8 @@ from deskhand.config.loop import LoopConfig
 from deskhand.errors import ConfigError
 from deskhand.models.load import load_processors
 from deskhand.recipes.group_source import EpisodeAlerts, GroupSource
-from deskhand.recipes.health import (
-    IMAGE_SENSITIVITY,
-    PUBLISH_KL,
-    STALE,
-    Alert,
-    check_probes,
-    find_alerts,
-)
+from deskhand.recipes.health import check_probes, find_alerts
+from deskhand.recipes.health_rules import IMAGE_SENSITIVITY, PUBLISH_KL, STALE, Alert
 from deskhand.recipes.process_memory import memory_metrics, return_freed_memory
 from deskhand.recipes.publish_probe import PublishProbe
 from deskhand.recipes.replay import ReplayBuffer

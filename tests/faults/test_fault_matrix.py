@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.fault_rows import alerts
 from benchmarks.fault_rows.parts import Row
 from benchmarks.faults import ROWS
 
 
 def test_the_matrix_has_all_its_rows():
-    assert sorted(ROWS) == list(range(1, 32))
+    assert sorted(ROWS) == list(range(1, 33))
 
 
 @pytest.mark.parametrize("number", sorted(ROWS))
@@ -20,6 +21,12 @@ async def test_a_row_of_the_fault_matrix_is_as_it_has_to_be(number, tmp_path):
     assert not row.wrong, row.wrong
     assert row.injected > 0
     assert row.survived == row.injected
+
+
+def test_every_health_alert_has_a_fault(monkeypatch):
+    assert alerts.without_fault() == []
+    monkeypatch.setattr(alerts, "STEP_FAULTS", alerts.STEP_FAULTS[1:])
+    assert alerts.without_fault() == ["engine_kl_images"]
 
 
 def test_a_row_that_went_wrong_says_so():

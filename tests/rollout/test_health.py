@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import functools
 import json
+from pathlib import Path
 
 import episode_results
 import fake_desktop
@@ -18,12 +19,16 @@ from deskhand.actions.ops import Done, Wait
 from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
-from deskhand.recipes.health import Alert, check_probes, find_alerts, no_signal_alert, resolve_bounds
+from deskhand.recipes.health import check_probes, find_alerts, no_signal_alert, resolve_bounds
+from deskhand.recipes.health_rules import RULES, Alert
 from deskhand.recipes.step_report import StepAccumulator
 from deskhand.rollout.groups import Group
 from deskhand.tasks.task import seed_for
 
 HEALTHY = {
+    "replies/completed": 200,
+    "groups/completed": 32,
+    "episodes/completed": 128,
     "replies/parse_rate": 0.95,
     "replies/truncation_rate": 0.01,
     "groups/zero_variance_frac": 0.4,
@@ -45,10 +50,14 @@ HEALTHY = {
     "policy/image_sensitivity": 0.8,
     "policy/publish_kl": 1e-6,
     "episodes/stale_frac": 0.0,
-    "episodes/trained": 640,
+    "groups/completed_total": 240,
+    "groups/trained_total": 120,
+    "groups/stale_total": 40,
+    "groups/zero_variance_total": 80,
     "replies/mean_tokens": 20.0,
-    "family/slow/started_frac_total": 0.5,
+    "family/slow/completed_frac_total": 0.5,
     "family/slow/trained_frac_total": 0.45,
+    "family/slow/stale_frac_total": 0.6,
     "family/slow/zero_variance_frac_total": 0.4,
 }
 EARLIER = [HEALTHY] * 6
@@ -73,6 +82,7 @@ UNHEALTHY = {
     "train/importance_weight_mean": (0.8, "benchmarks.exactness"),
     "replies/mean_tokens": (2.0, "agent.max_new_tokens"),
     "family/slow/trained_frac_total": (0.1, "suite.exclude: [slow]"),
+    "family/slow/stale_frac_total": (0.9, "loop.max_staleness"),
 }
 
 
@@ -171,7 +181,25 @@ def test_a_run_without_signal_is_reported_before_its_first_step():
         assert alert is not None
         assert (alert.metric, alert.value) == ("groups/zero_variance_frac", 1.0)
         assert "easier families" in alert.line()
-    assert no_signal_alert(5, 5, 0.0, bounds) is None, "raised once per no_signal_groups groups"
+
+
+async def test_groups_that_end_together_do_not_hide_a_run_without_signal(tmp_path):
+    told: list[Alert] = []
+    config = training_fixture.small(total_steps=1, health=HealthConfig(no_signal_groups=4))
+    async with training_fixture.assembled(tmp_path / "run", config) as parts:
+        alerts, since = parts.loop.source.alerts, parts.loop.source.since_step
+        alerts.on_alert = told.append
+        results = []
+        for number in range(10):
+            group = Group("g", number, fake_desktop.square_task(seed_for("train", number)), 2, 0, state="closed")
+            group.scored = [episode_results.result(0.0), episode_results.result(0.0)]
+            results.append((group.scored[1], group))
+        for pair in (results[0:3], results[3:5], results[5:9]):  # 3, 5 and 9 groups when their results are judged
+            for result, group in pair:
+                since.add(result, group)
+            for result, group in pair:
+                alerts.episode_ended(result, group, since)
+    assert [alert.rule for alert in told] == ["no_signal", "no_signal"]
 
 
 def test_a_group_emptied_by_outages_is_not_counted_as_zero_variance():
@@ -231,6 +259,51 @@ async def test_tasks_solved_by_a_noop_or_never_scored_are_named_once(tmp_path):
     assert "os/1: a no-op episode scored 1" in told[0].line()
     assert "suite.exclude: [os/1]" in told[0].line()
     assert "os/2: all 2 episodes of a group errored; last error: it broke" in told[1].line()
+
+
+@pytest.mark.parametrize(
+    ("metric", "count", "usual", "wrong"),
+    [
+        ("groups/zero_variance_frac", "groups/completed", 0.2, 1.0),
+        ("episodes/errored_frac", "episodes/completed", 0.0, 1.0),
+        ("replies/truncation_rate", "replies/completed", 0.0, 1.0),
+        ("replies/parse_rate", "replies/completed", 1.0, 0.0),
+    ],
+)
+def test_fractions_of_a_few_are_judged_over_several_steps(metric, count, usual, wrong):
+    """One small step is no evidence: a run of GSPO raised an alert when the only group since the last step had equal
+    rewards."""
+    small = {name: value for name, value in HEALTHY.items() if not name.endswith("/completed")}
+    good, bad = ({**small, metric: value, count: 2} for value in (usual, wrong))
+    assert find_alerts(bad, [], BOUNDS) == []
+    assert find_alerts(bad, [good] * 30, BOUNDS) == []
+    (alert,) = find_alerts(bad, [bad] * 30, BOUNDS)
+    assert (alert.metric, alert.value) == (metric, wrong)
+    assert find_alerts({**good, count: 0}, [bad] * 30, BOUNDS) == [], "nothing new ended"
+
+
+def test_shares_of_families_are_judged_over_enough_groups_of_this_process():
+    """A resumed run begins to count its groups anew, and open groups of a slow family say nothing."""
+    wrong = {**HEALTHY, "family/slow/trained_frac_total": 0.0, "family/slow/stale_frac_total": 1.0}
+    assert {alert.rule for alert in find_alerts(wrong, EARLIER, BOUNDS)} == {"family_trained", "family_stale"}
+    few = {**wrong, "groups/trained_total": 8, "groups/stale_total": 4, "episodes/trained": 10_000}
+    assert find_alerts(few, EARLIER, BOUNDS) == []
+    equal = {**wrong, "family/slow/zero_variance_frac_total": 1.0, "family/slow/completed_frac_total": 80 / 240}
+    assert {alert.rule for alert in find_alerts(equal, EARLIER, BOUNDS)} == {"family_stale"}, "it has no signal"
+
+
+def test_a_step_that_trains_no_token_is_noticed():
+    """All advantages are 0: then there is no token with a gradient, and no update."""
+    idle = {**HEALTHY, "train/num_tokens": 0, "train/num_updates": 0, "train/entropy": 0.0, "train/grad_norm": 0.0}
+    assert [alert.rule for alert in find_alerts(idle, EARLIER, BOUNDS)] == ["no_update"]
+
+
+def test_the_docs_have_every_rule():
+    lines = (Path(__file__).parents[2] / "docs" / "training.md").read_text().splitlines()
+    expected = [f"| `{rule.name}` | `{rule.metric}` | {rule.raised} |" for rule in RULES.values()]
+    start = lines.index("| alert | metric | raised if |") + 2
+    end = next(at for at in range(start, len(lines)) if not lines[at].startswith("|"))
+    assert lines[start:end] == expected, "\n".join(["docs/training.md: the table of the alerts is:", *expected])
 
 
 def test_equal_rewards_mean_too_easy_or_too_hard():
