@@ -16,6 +16,7 @@ def _simple(name: str, summary: str, program: str, *mime_types: str, **others: A
 
 
 _TEXT = ("text/plain", "text/x-python", "application/json", "text/markdown")
+_ARCHIVES = ("application/zip", "application/x-tar", "application/x-compressed-tar")
 _BASIC = (
     _simple("editor", "text editor (mousepad)", "mousepad", *_TEXT, desktop_entry="org.xfce.mousepad.desktop"),
     _simple("files", "file manager (pcmanfm)", "pcmanfm", "inode/directory", desktop_entry="pcmanfm.desktop"),
@@ -27,6 +28,8 @@ _BASIC = (
         packages=("xfce4-terminal", "gsettings-desktop-schemas", "gnome-shell-common", "gnome-settings-daemon-common"),
         argv=("xfce4-terminal", "--disable-server"),
     ),
+    _simple("geany", "code editor (Geany)", "geany", desktop_entry="geany.desktop"),
+    _simple("archives", "archive manager (Xarchiver)", "xarchiver", *_ARCHIVES, desktop_entry="xarchiver.desktop"),
     # A button that was activated by its key ignores the key until it pops up again, by a timer of 100 ms.
     _simple("calculator", "calculator (galculator)", "galculator", repeat_gap_s=0.11),
 )
