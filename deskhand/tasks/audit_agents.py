@@ -158,7 +158,7 @@ def applies(agent: AuditAgent, task: Task, steps: Steps, *, has_distractors: boo
     conditions = {
         SITE_REQUESTS: task.suite == web.SUITE,
         "fail": task.infeasible_reward is None,
-        "typo": bool(texts_of(steps)),
+        "typo": bool(texts_of(steps)) and task.infeasible_reward is None,
         "wrong_click": has_distractors and not task.oracle_unavailable,
         **dict.fromkeys(("forged_file", "forged_after_end"), bool(task.forged_files)),
         "near_miss": states is not None or task.suite == web.SUITE,

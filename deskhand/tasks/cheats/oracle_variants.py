@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
-from deskhand.actions.ops import Done, Op, Type
+from deskhand.actions.ops import Answer, Done, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import GuestFailure, InfrastructureError
 from deskhand.tasks import formulas
@@ -42,16 +43,16 @@ async def as_far_as_possible(steps: AsyncIterator[list[Op]]) -> AsyncIterator[li
 
 
 async def typo(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
-    """The oracle with one extra character at the end of the last text."""
+    """The oracle with one extra character at the end of the last text, which may be its answer."""
     left = len(texts_of(steps))
 
     def change(op: Op, desktop: StageableDesktop) -> Op:
         nonlocal left
-        if not isinstance(op, Type) or not op.text.strip():
+        if not isinstance(op, Type | Answer) or not op.text.strip():
             return op
         left -= 1
         text = op.text.rstrip()  # trailing white space presses a button
-        return Type(f"{text}7{op.text[len(text) :]}") if left == 0 else op
+        return replace(op, text=f"{text}7{op.text[len(text) :]}") if left == 0 else op
 
     async for ops in _oracle_with(change)(task, desktop, steps):
         yield ops
@@ -62,9 +63,9 @@ async def wrong_click(task: Task, desktop: StageableDesktop, steps: Steps) -> As
         yield ops
 
 
-def texts_of(steps: Steps) -> list[Type]:
-    """Return what an oracle typed, without white space alone."""
-    return [op for ops in steps for op in ops if isinstance(op, Type) and op.text.strip()]
+def texts_of(steps: Steps) -> list[Type | Answer]:
+    """Return what an oracle typed or answered, without white space alone."""
+    return [op for ops in steps for op in ops if isinstance(op, Type | Answer) and op.text.strip()]
 
 
 def formula_of(steps: Steps) -> str:
