@@ -5,6 +5,16 @@ One module per kind of screen, each with a table `WAYS` from family to its ways 
 
 from __future__ import annotations
 
-from benchmarks.ways import large_screens, office, small_screens, web_sites
+from benchmarks.ways import (
+    archives,
+    code_editor,
+    large_screens,
+    office,
+    questions,
+    small_screens,
+    two_programs,
+    web_sites,
+)
 
-WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | web_sites.WAYS
+WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
+WAYS |= two_programs.WAYS | web_sites.WAYS

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from desktops import desktop_for
@@ -20,14 +21,17 @@ from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
 from deskhand.tasks.family_checks import check_family, check_family_live
-from deskhand.tasks.suites import family_registry
+from deskhand.tasks.suites import basics, family_registry
 from deskhand.tasks.suites.basics import FAMILIES, make_task
-from deskhand.tasks.task import SPLIT_SIZE, SPLITS, CheckResult, Task, named_family, seed_for, split_of
+from deskhand.tasks.task import SPLIT_SIZE, SPLITS, CheckResult, Family, Task, named_family, seed_for, split_of
 
 FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 LIVE_SEEDS = [seed_for(split, index) for split in ("train", "test") for index in range(10 if FULL else 1)]
 WIDE_PX = 1280
-EVERY_APPLICATION = ("sheet_sort", "text_table", "page_form", "picture_scale", "note_to_sheet", "shell_collect")
+EVERY_APPLICATION = (
+    "sheet_sort", "text_table", "page_form", "picture_scale", "note_to_sheet", "shell_collect", "shell_process",
+    "code_function", "archive_add",
+)  # fmt: skip
 """Of the families on the wide screen those that are played at any size of the tests, on one variant each."""
 everywhere = pytest.mark.parametrize("name", sorted(FAMILIES))
 SMALL = [name for name, family in FAMILIES.items() if family.generate(0).width < WIDE_PX]
@@ -116,6 +120,12 @@ def test_a_family_must_hold_out_a_part_of_its_instructions(share: bool) -> None:
     split = "train" if share else "test_instructions"
     with pytest.raises(ConfigError, match="partly: holds_out must be true for some"):
         family.generate(seed_for(split, 0))
+
+
+def test_no_two_families_have_one_name() -> None:
+    modules = [module for module in vars(basics).values() if isinstance(module, ModuleType)]
+    names = [each.name for module in modules for each in vars(module).values() if isinstance(each, Family)]
+    assert sorted(names) == sorted(FAMILIES)
 
 
 def test_an_unknown_family_is_named_with_those_that_exist() -> None:

@@ -97,7 +97,7 @@ async def test_hostile_results_of_the_bundled_families_are_wrong_answers() -> No
         assert await office_files.read_document(wreck(hostile_files.DOCUMENT)) is None, wreck
     for data in (hostile_files.png_head(8192, 8192, 16), hostile_files.png_head(16, 16), b"noise", b""):
         assert await pictures.open_picture(data) is None
-    assert await terminal_files._members(hostile_files.tar_bomb(2_000_000)) is None
+    assert await terminal_files.members_of(hostile_files.tar_bomb(2_000_000)) is None
 
 
 async def test_honest_large_files_are_within_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

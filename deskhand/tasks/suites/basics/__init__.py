@@ -6,8 +6,10 @@ from types import ModuleType
 
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites.basics import (
+    archives,
     calculator,
     code_copy,
+    code_editor,
     cross_app,
     dialogs,
     editors,
@@ -16,10 +18,12 @@ from deskhand.tasks.suites.basics import (
     forms,
     pictures,
     spreadsheets,
+    terminal_answers,
     terminal_count,
     terminal_files,
     terminals,
     text_documents,
+    two_programs,
     web_pages,
     web_tables,
 )
@@ -32,6 +36,7 @@ def _families(*modules: ModuleType) -> list[Family]:
 
 MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
+MODULES += (terminal_answers, code_editor, archives, two_programs)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from collections.abc import AsyncIterator, Callable
@@ -139,12 +140,12 @@ def pack(scenario: TerminalFilesScenario) -> Task:
         packed = found.pop("packed.tar.gz", None)
         return [
             same_files("the other files of the folder", found, scenario.files),
-            same_files("the content of packed.tar.gz", await _members(packed) or {}, wanted),
+            same_files("the content of packed.tar.gz", await members_of(packed) or {}, wanted),
         ]
 
     async def packed_files(desktop: StageableDesktop) -> dict[str, bytes] | None:
         data = await read_file(desktop, f"{FOLDER}/packed.tar.gz")
-        return None if data is None else await _members(data)
+        return None if data is None else await members_of(data)
 
     async def is_archive(desktop: StageableDesktop) -> bool:
         return await packed_files(desktop) is not None
@@ -156,7 +157,8 @@ def pack(scenario: TerminalFilesScenario) -> Task:
     def end_states() -> ExampleEndStates:
         def with_archive(files: dict[str, bytes]) -> FileContents:
             return {
-                f"{FOLDER}/{name}": data for name, data in (scenario.files | {"packed.tar.gz": _archive(files)}).items()
+                f"{FOLDER}/{name}": data
+                for name, data in (scenario.files | {"packed.tar.gz": archive_of(files)}).items()
             }
 
         first = next(iter(wanted))
@@ -164,7 +166,7 @@ def pack(scenario: TerminalFilesScenario) -> Task:
             "all files are in it": with_archive(scenario.files),
             "one file is missing": with_archive({name: data for name, data in wanted.items() if name != first}),
             "one file is empty": with_archive({**wanted, first: b""}),
-            "its files are gone": {f"{FOLDER}/packed.tar.gz": _archive(wanted)},
+            "its files are gone": {f"{FOLDER}/packed.tar.gz": archive_of(wanted)},
         }
         return ExampleEndStates(negatives, with_archive(wanted))
 
@@ -179,10 +181,11 @@ def pack(scenario: TerminalFilesScenario) -> Task:
     )
 
 
-def _archive(files: dict[str, bytes]) -> bytes:
+def archive_of(files: dict[str, bytes]) -> bytes:
     """Return a gzipped archive of these files."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    packed = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)  # else the bytes would depend on the time
+    with packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
@@ -190,7 +193,7 @@ def _archive(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-async def _members(data: bytes | None) -> dict[str, bytes] | None:
+async def members_of(data: bytes | None) -> dict[str, bytes] | None:
     """Return the regular files of an archive by name; None if it is not one."""
     try:
         found = await read_in_subprocess(document_readers.read_archive, data or b"")
