@@ -62,6 +62,10 @@ async def test_an_infeasible_task_is_paid_only_if_it_is_declared(name: str, tmp_
     state = cast(Any, end_of(tmp_path, task.metadata["files"], set()))
     assert value_of(await judge(task, state, grace_s=0.0)) == 0.0
     assert value_of(await judge(task, state, grace_s=0.0, declared_infeasible=True)) == 1.0
+    assert task.example_end_states is not None
+    for what, files in task.example_end_states().negatives.items():
+        changed = cast(Any, end_of(tmp_path, files, set()))
+        assert value_of(await judge(task, changed, grace_s=0.0, declared_infeasible=True)) == 0.0, what
 
 
 def test_an_infeasible_family_reads_like_a_feasible_one() -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path, PurePosixPath
 
-from deskhand.actions.ops import Done, Op, Wait
+from deskhand.actions.ops import Answer, Done, Fail, Op, Wait
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.cheats import shell_scripts
@@ -93,7 +93,8 @@ _shells.add(forged_after_end)
 
 
 async def near_miss(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
-    """Create each negative end state in turn, then restore the files."""
+    """Create each negative end state in turn, with the right answer or declaration; then restore the files, and give
+    each wrong answer."""
     if task.suite == web.SUITE:
         async for ops in web.near_miss(task, desktop):
             yield ops
@@ -105,10 +106,17 @@ async def near_miss(task: Task, desktop: StageableDesktop, steps: Steps) -> Asyn
     before = {path: data for path in paths if (data := await read_file(desktop, path)) is not None}
     folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     new_folders = sorted([folder for folder in folders if not await _is_folder(desktop, folder)], reverse=True)
+    end: Op = Wait(0.1)
+    if task.infeasible_reward is not None:
+        end = Fail("it cannot be done")
+    elif task.accepted_answers:
+        end = Answer(task.accepted_answers[0])
     for state in states.negatives.values():
         await _write_state(desktop, paths, new_folders, state)
-        yield [Wait(0.1)]
+        yield [end]
     await _write_state(desktop, paths, new_folders, before)
+    for answer in task.metadata.get("wrong_answers", ()):
+        yield [Answer(answer)]
 
 
 async def _write_state(

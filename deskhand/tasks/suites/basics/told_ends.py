@@ -15,7 +15,7 @@ from deskhand.tasks.guest_files import read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import Steps
-from deskhand.tasks.suites.basics.scenario import Scenario, same_files
+from deskhand.tasks.suites.basics.scenario import Scenario, combine_clauses, same_files
 from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents, Task
 
 CANNOT = "it cannot be done"
@@ -46,10 +46,16 @@ def told_task(
     `steps` are what the oracle does before; `wrong_answers` are nearly right ones, for the tests.
     """
 
+    async def unchanged(desktop: StageableDesktop) -> Finding:
+        return same_files("the files", await read_tree(desktop, files), files)
+
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         if answer is None:
             return [Finding("the end", 0.0, "not declared infeasible", "infeasible")]
-        return [same_files("the files", await read_tree(desktop, files), files)]
+        return [await unchanged(desktop)]
+
+    async def infeasible_check(desktop: StageableDesktop) -> CheckResult:
+        return combine_clauses(await unchanged(desktop))
 
     async def unsolved(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(0.0, "no answer was given")
@@ -74,6 +80,7 @@ def told_task(
         oracle=oracle,
         accepted_answers=() if answer is None else (answer,),
         infeasible_reward=1.0 if answer is None else None,
+        infeasible_check=infeasible_check if answer is None else None,
         oracle_follows=follows or {},
         example_end_states=end_states,
         max_steps=max_steps,
