@@ -1,14 +1,15 @@
 """The host's connection to a guest's Chromium, by the DevTools protocol over pipes.
 
-Used by the MiniWoB++ suite; `start` opens a page, `session_of` finds the session again. `--remote-debugging-pipe`
-opens no port and needs no network, and nothing in the guest can answer instead of the browser. What a page reports is
-still guest data. The URLs of all targets are recorded, so that a developer tool that was open for a moment is known
-at the end.
+Used by the suites MiniWoB++ and `web`; `start` opens a page, `session_of` finds the session again.
+`--remote-debugging-pipe` opens no port and needs no network, and nothing in the guest can answer instead of the
+browser. What a page reports is still guest data. The URLs of all targets are recorded, so that a developer tool that
+was open for a moment is known at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import weakref
 from typing import Any
@@ -35,6 +36,12 @@ _PAINTED = """new Promise(done => {
 _NO_SESSION = -32001
 """Protocol error code for a session whose target is gone."""
 _INTERNAL_URLS = ("chrome://omnibox",)
+NO_DEVELOPER_TOOLS = "--kiosk"
+"""Option with which the browser opens no developer tools, by key or menu, while the host's pipe still works.
+
+The preference that disables them, or a policy, would refuse the host, too. `ChromiumSession.leave_full_screen` then
+gives the window its address bar.
+"""
 
 _browsers: weakref.WeakKeyDictionary[Any, ChromiumSession] = weakref.WeakKeyDictionary()
 
@@ -120,6 +127,12 @@ class ChromiumSession:
         known = (self._loaded_url, *_INTERNAL_URLS, "about:blank")
         return "; ".join(sorted(url for url in self._urls if url and not url.startswith(known))[:5])
 
+    async def urls_since_mark(self) -> list[str]:
+        """Return the URLs of all targets; of a browser that does not answer, those that it has reported."""
+        with contextlib.suppress(PageClosedError, EvaluatorError, InfrastructureError):
+            await self.call("Target.getTargets", browser_wide=True)  # pending events arrive before the answer
+        return sorted(self._urls)
+
     async def opened_since_mark(self) -> str:
         """Return what was opened besides the page's own document, as text; empty if nothing was."""
         await self.evaluate("1")  # pending events arrive before the answer
@@ -134,6 +147,18 @@ class ChromiumSession:
             thrown = reply["exceptionDetails"]
             raise PageError(str(thrown.get("exception", {}).get("description") or thrown.get("text"))[:500])
         return reply["result"].get("value")
+
+    async def leave_full_screen(self, timeout_s: float = 20.0) -> None:
+        """Show the window of `--kiosk` like any other. Raises `InfrastructureError` if it stays as it is."""
+        target = {"browser_wide": True, "targetId": self._target}
+        number = (await self.call("Browser.getWindowForTarget", **target))["windowId"]
+        normal = {"windowState": "normal"}
+        await self.call("Browser.setWindowBounds", browser_wide=True, windowId=number, bounds=normal)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while (await self.call("Browser.getWindowForTarget", **target))["bounds"]["windowState"] == "fullscreen":
+            if asyncio.get_running_loop().time() > deadline:
+                raise InfrastructureError(f"the browser did not leave the full screen within {timeout_s:g} s")
+            await asyncio.sleep(0.02)
 
     async def attach(self, timeout_s: float = 20.0) -> None:
         """Attach to the first page and wait until it is loaded."""
@@ -187,7 +212,7 @@ async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumS
     """Start Chromium on a page and wait until it is loaded. Raises `ConfigError` unless the desktop is local."""
     launch_piped = getattr(desktop, "launch_piped", None)
     if launch_piped is None:
-        raise ConfigError("MiniWoB++ tasks need a local desktop: the host reads the page through pipes")
+        raise ConfigError("the browser needs a local desktop: the host controls it by pipes (desktop.backend: local)")
     browser = ChromiumSession(await launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", url]))
     _browsers[desktop] = browser
     await desktop.wait_window("chromium")

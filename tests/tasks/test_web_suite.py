@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from deskhand.tasks.suites import basics, family_registry, family_stats
 from deskhand.tasks.suites.web import FAMILIES, sites
 from deskhand.tasks.suites.web.scenario import VARIANTS, changed, same_state
 from deskhand.tasks.suites.web.server import APPS, Site
+from deskhand.tasks.suites.web.web_app import TOKEN
 from deskhand.tasks.task import Task, seed_for
 
 FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
@@ -146,6 +148,17 @@ async def test_how_an_agent_ends_is_judged(tmp_path: Path) -> None:
     assert ending([Fail()])["declared_infeasible"]
 
 
+def form_of(of: Site, path: str, fields: dict[str, str]) -> dict[str, str]:
+    """What a page of the site sends to a path."""
+    return {TOKEN: of.form_token(path), **fields}
+
+
+def token_in(page: str) -> str:
+    """The token of a page's only form."""
+    (token,) = re.findall(f"name={TOKEN} value=([0-9a-f]+)", page)
+    return token
+
+
 USER = {"sec-fetch-site": "same-origin", "sec-fetch-dest": "document", "sec-fetch-user": "?1"}
 
 
@@ -168,7 +181,7 @@ async def test_a_site_is_open_to_the_browser_that_entered_it_and_to_nobody_else(
         assert (await browser.get("/enter/key")).headers["location"] == "/mail/write"
         assert (await browser.get("/mail/folder/Inbox")).status_code == 200
         assert (await stranger.get("/enter/key")).status_code == 403, "the address works once"
-        form = {"to": of.state["mail"]["people"][0], "subject": "x", "text": ""}
+        form = form_of(of, "/mail/send", {"to": of.state["mail"]["people"][0], "subject": "x", "text": ""})
         for sender, headers in ((stranger, USER), (browser, {}), (browser, USER | {"sec-fetch-dest": "empty"})):
             assert (await sender.post("/mail/send", data=form, headers=headers)).status_code == 403
         large = {**form, "text": "x" * 100_000}
@@ -177,6 +190,36 @@ async def test_a_site_is_open_to_the_browser_that_entered_it_and_to_nobody_else(
         assert of.num_refused == 7
         assert (await browser.post("/mail/send", data=form, headers=USER)).status_code == 303
         assert of.state["mail"]["messages"][-1]["folder"] == "Sent"
+
+
+async def test_a_form_is_accepted_only_as_a_page_had_it_for_its_path() -> None:
+    of, other = site(), site()
+    before = json.dumps(of.state)
+    async with client(of) as browser:
+        page = await browser.get("/enter/key", follow_redirects=True)
+        assert all(
+            part in page.headers["content-security-policy"] for part in ("script-src 'none'", "form-action 'self'")
+        )
+        token = token_in(page.text)
+        assert token == of.form_token("/mail/send")
+        fields = {"to": of.state["mail"]["people"][0], "subject": "x", "text": ""}
+        for path, given in (
+            ("/mail/move/1/Trash", token),
+            ("/mail/send", ""),
+            ("/mail/send", other.form_token("/mail/send")),
+            ("/mail//send", token),
+        ):
+            reply = await browser.post(path, data={**fields, TOKEN: given}, headers=USER)
+            assert reply.status_code in (403, 404), path
+            assert "content-security-policy" in reply.headers
+        assert json.dumps(of.state) == before
+        for _ in range(2):  # as with the back button
+            assert (await browser.post("/mail/send", data={**fields, TOKEN: token}, headers=USER)).status_code == 303
+        of.state["files"]["files"][0]["shared"]["O'Brien & Ünal"] = "may read"
+        page = await browser.get("/files/file/1")
+        path = "/files/unshare/1/O'Brien & Ünal"
+        assert of.form_token(path) in page.text, "as the path arrives"
+        assert (await browser.post(path, data={TOKEN: of.form_token(path)}, headers=USER)).status_code == 303
 
 
 @pytest.mark.parametrize(
@@ -205,7 +248,7 @@ async def test_a_form_that_is_refused_changes_nothing(path: str, form: dict[str,
     before = json.dumps(of.state)
     async with client(of) as browser:
         await browser.get("/enter/key")
-        reply = await browser.post(path, data=form, headers=USER)
+        reply = await browser.post(path, data=form_of(of, path, form), headers=USER)
     assert "class=error" in reply.text
     assert json.dumps(of.state) == before
 
@@ -214,7 +257,8 @@ async def test_what_guests_store_is_bounded_and_escaped() -> None:
     of = site()
     async with client(of) as browser:
         await browser.get("/enter/key")
-        form = {"to": of.state["mail"]["people"][0], "subject": "<script>x</script>", "text": ""}
+        fields = {"to": of.state["mail"]["people"][0], "subject": "<script>x</script>", "text": ""}
+        form = form_of(of, "/mail/send", fields)
         replies = [await browser.post("/mail/send", data=form, headers=USER) for _ in range(400)]
         assert "no space left" in replies[-1].text
         assert len(of.state["mail"]["messages"]) == 300
@@ -333,7 +377,8 @@ async def test_sites_of_one_server_process_have_states_of_their_own_and_end_by_t
     async with httpx2.AsyncClient(follow_redirects=True) as browser, httpx2.AsyncClient() as second:
         assert "Inbox" in (await browser.get(entry)).text
         assert (await second.get(other_entry)).status_code == 303
-        form = {"to": states[0]["mail"]["people"][0], "subject": "x", "text": ""}
+        token = token_in((await browser.get(f"http://127.0.0.1:{one.port}/mail/write")).text)
+        form = {"to": states[0]["mail"]["people"][0], "subject": "x", "text": "", TOKEN: token}
         sent = await browser.post(f"http://127.0.0.1:{one.port}/mail/send", data=form, headers=USER)
         assert sent.status_code == 200
         assert (await sites.read_state(cast(Any, one)))["mail"]["messages"][-1]["subject"] == "x"

@@ -10,11 +10,16 @@ from deskhand.actions.ops import Key, Op, Type, Wait
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.cheats.oracle_variants import AgentSteps, Steps, as_far_as_possible
 from deskhand.tasks.guest_files import list_folder, read_file
+from deskhand.tasks.suites import web
 from deskhand.tasks.task import Task
 
 
 def _forging_script(task: Task) -> str:
     """Return what an agent that knows the values, but no receipt or secret, would have the page do."""
+    if task.suite == web.SUITE:
+        app = task.family.removeprefix(web.PREFIX).split("/")[0]
+        path = next((path for path in web.action_paths() if path.split("/")[1] == app), web.action_paths()[0])
+        return f"{own_form(path.replace('{id}', '1'))};document.forms[0].submit()"
     positive = (task.example_end_states().positive if task.example_end_states else None) or {}
     files = {path: data.decode(errors="replace") for path, data in positive.items() if path.startswith("Downloads/")}
     lines = []
@@ -29,6 +34,11 @@ def _forging_script(task: Task) -> str:
             "document.querySelectorAll('button,a').forEach(b=>b.click())"
         )
     return ";".join(lines) or "WOB_RAW_REWARD_GLOBAL=1;WOB_DONE_GLOBAL=true;core.endEpisode(1)"
+
+
+def own_form(target: str) -> str:
+    """Return a script that fills the page with a button, which sends a form to an address of the suite `web`."""
+    return f"document.body.innerHTML='<form method=post action={target}><button style=position:fixed;inset:0>'"
 
 
 def visible_text(page: str) -> str:

@@ -18,11 +18,11 @@ from typing import Any, Literal
 from deskhand.actions.ops import Answer, Click, Done, Fail, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
-from deskhand.tasks import chromium
+from deskhand.tasks import chromium, setup_facts
 from deskhand.tasks.abilities import Ability
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.hd_screen import HEIGHT, WIDTH, wait_still
-from deskhand.tasks.suites.basics.scenario import combine_clauses
+from deskhand.tasks.suites.basics.scenario import clause, combine_clauses
 from deskhand.tasks.suites.basics.web_pages import COLORS
 from deskhand.tasks.suites.web import content, sites
 from deskhand.tasks.task import CheckResult, Difficulty, Family, Task, named_family
@@ -34,6 +34,10 @@ ACCENTS = ("#1f4e79", "#3b5d2b", "#6b2d5c", "#7a4a12")
 SETTLE_GRACE_S = 0.5
 ENTER_TIMEOUT_S = 30.0
 MAX_SCROLLS = 12
+OWN_CONTENT = ("devtools:", "data:", "file:", "blob:", "filesystem:", "javascript:")
+"""Where an agent could write a form, or run a script, of its own."""
+OWN_PAGES = "web_own_pages"
+"""Fact that has what was found, for saved end states."""
 State = dict[str, Any]
 Change = Callable[[State], object]
 """Changes a site's state in place."""
@@ -144,13 +148,15 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
 
     async def setup(desktop: StageableDesktop) -> None:
         address = await sites.open_site(desktop, scenario.state, scenario.style, start)
-        await chromium.start(desktop, address)
+        browser = await chromium.start(desktop, address, chromium.NO_DEVELOPER_TOOLS)
+        await browser.leave_full_screen()
         deadline = asyncio.get_running_loop().time() + ENTER_TIMEOUT_S
         while not await sites.is_entered(desktop):
             if asyncio.get_running_loop().time() > deadline:
                 raise InfrastructureError(f"the browser opened no page within {ENTER_TIMEOUT_S:g} s")
             await asyncio.sleep(0.05)
         await wait_still(desktop, 0.5)
+        browser.mark()
 
     async def check(desktop: StageableDesktop) -> CheckResult:
         if goal.infeasible:
@@ -158,7 +164,8 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
         return await state_check(desktop)
 
     async def state_check(desktop: StageableDesktop) -> CheckResult:
-        return combine_clauses(*same_state(await sites.read_state(desktop), expected))
+        clauses = same_state(await sites.read_state(desktop), expected)
+        return combine_clauses(*clauses, clause("pages of the agent's own", await own_pages(desktop), "none"))
 
     async def unsolved(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(0.0, "no answer was given")
@@ -185,6 +192,19 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
         oracle_follows={goal.answer: goal.follows} if goal.follows else {},
         settle_grace_s=SETTLE_GRACE_S,
     )
+
+
+async def own_pages(desktop: StageableDesktop) -> str:
+    """Return developer tools, and pages with content of the agent's own, that the browser has opened, or "none".
+
+    For saved end states it is what was found when they were judged.
+    """
+    if hasattr(desktop, "setup_facts"):
+        return setup_facts.all_noted(desktop).get(OWN_PAGES, "none")
+    urls = await chromium.session_of(desktop).urls_since_mark()
+    found = "; ".join([url[:200] for url in urls if url.startswith(OWN_CONTENT)][:5]) or "none"
+    setup_facts.note(desktop, OWN_PAGES, found)
+    return found
 
 
 def changed(state: State, change: Change | None) -> State:

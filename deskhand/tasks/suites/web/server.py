@@ -3,12 +3,15 @@
 Started by `suites.web.sites`, which holds the other end of its control socket; no guest and no other program has a way
 to that socket. A request there carries the listener of one desktop's network, a site's start state, or asks for the
 state. Requests of guests reach the applications only: they need the cookie that the first visit of the entry address
-gave to the browser, and forms must be sent by pointer or keyboard.
+gave to the browser. A form is accepted from a page that the server rendered for its path, if it was sent by pointer or
+keyboard. Pages have no scripts, and the browser runs none in them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import os
 import secrets
@@ -23,7 +26,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail, shop
 
@@ -37,6 +40,11 @@ _APPLICATION = Starlette(routes=[app.mount for app in APPS.values()])
 _MENU = "".join(f"<a href='{app.home}'>{app.title}</a>" for app in APPS.values())
 _USER_ACTION = {b"sec-fetch-site": b"same-origin", b"sec-fetch-dest": b"document", b"sec-fetch-user": b"?1"}
 """Headers of a form that a person has sent; scripts cannot set them."""
+_POLICY = (
+    "default-src 'none'; script-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'self'; "
+    "frame-ancestors 'none'"
+)
+"""Also stops `javascript:` addresses and bookmarks on a page of the site."""
 
 
 @dataclass
@@ -52,11 +60,34 @@ class Site:
     cookie: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     is_entered: bool = False
     num_refused: int = 0
-    """Requests without the cookie, and forms that no person sent."""
+    """Requests without the cookie, and forms that no person sent or that no page had."""
+    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    def form_token(self, path: str) -> str:
+        """Return what a form for this path has in a hidden field.
+
+        It depends on the path alone, so that a form still works after a reload, and with the back button.
+        """
+        return hmac.digest(self._key, path.encode(), hashlib.sha256).hex()
+
+    def accepts_token(self, path: str, token: str) -> bool:
+        """Return whether a form was rendered for the path to which it was sent. Counts those that were not."""
+        is_right = secrets.compare_digest(token.encode(), self.form_token(path).encode())
+        self.num_refused += not is_right
+        return is_right
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+
+        async def send_with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY.encode())]
+            await send(message)
+
+        await self._answer(scope, receive, send_with_policy)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         if not self.is_entered and secrets.compare_digest(scope["path"].encode(), f"/enter/{self.entry}".encode()):
             self.is_entered = True

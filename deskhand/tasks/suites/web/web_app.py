@@ -6,19 +6,23 @@ An application is a `WebApp` in `suites.web.apps`. Its views read a state, its a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
 State = dict[str, Any]
 """An application's part of a site's state (JSON types): lists of items, each with an `id`."""
 MAX_TEXT, MAX_ITEMS = 2000, 300
 """What guests may store: characters of a field, and items of a list."""
+TOKEN = "token"
+"""Hidden field of a form; see `server.Site.form_token`."""
+_POST_FORM = re.compile(r"<form action='([^']*)' method=post[^>]*>")
 _STYLE = """body{{font:{size}px sans-serif;margin:0;background:{color}}}
 header{{background:{accent};color:#fff;padding:10px 20px}}header a{{color:#fff;margin-left:22px}}
 nav{{background:#222;padding:5px 20px}}nav a{{color:#eee;margin-right:22px;text-decoration:none}}
@@ -93,7 +97,10 @@ class WebApp:
             async def endpoint(request: Request) -> Response:
                 form = await request.form(max_files=0, max_fields=30)
                 sent = {name: str(value).replace("\r\n", "\n") for name, value in form.items()}
-                state = request.scope["site"].state[self.name]
+                site = request.scope["site"]
+                if not site.accepts_token(request.scope["path"], sent.pop(TOKEN, "")):
+                    return PlainTextResponse("refused\n", status_code=403)
+                state = site.state[self.name]
                 try:
                     if any(len(value) > MAX_TEXT for value in sent.values()):
                         raise Invalid("The text is too long.")
@@ -116,7 +123,12 @@ class WebApp:
         title = f"<title>{escape(page.title)} - {self.title}</title>"
         head = f"<meta charset=utf-8>{title}<base href='/{self.name}/'><style>{style}</style>"
         top = f"<nav>{request.scope['menu']}</nav><header><b>{self.title}</b>{links}</header>"
-        return HTMLResponse(f"<!doctype html>{head}{top}<main><h2>{escape(page.title)}</h2>{page.body}</main>")
+        body = _POST_FORM.sub(lambda found: f"{found[0]}{self._token_field(request, found[1])}", page.body)
+        return HTMLResponse(f"<!doctype html>{head}{top}<main><h2>{escape(page.title)}</h2>{body}</main>")
+
+    def _token_field(self, request: Request, target: str) -> str:
+        token = request.scope["site"].form_token(f"/{self.name}/{unescape(target)}")
+        return f"<input type=hidden name={TOKEN} value={token}>"
 
 
 def find(items: Sequence[dict[str, Any]], key: object) -> dict[str, Any]:
@@ -172,7 +184,7 @@ def tick(name: str, title: str, *, on: bool = False) -> str:
 
 
 def form(path: str, button: str, *fields: str, inline: bool = False, get: bool = False) -> str:
-    """Return a form that is sent to a path of the same application."""
+    """Return a form that is sent to a path of the same application; `_render` adds its token."""
     target, method = escape(path.removeprefix("/")), "get" if get else "post"
     press = f"<button>{button}</button>" if inline else f"<div><button>{button}</button></div>"
     style = " class=inline" if inline else ""
