@@ -73,6 +73,46 @@ def test_an_allowed_address_without_a_listener_is_a_bad_gateway(opened):
     assert ask(opened[1], b"CONNECT 127.0.0.1:9 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502")
 
 
+def heads(filler: bytes) -> bytes:
+    return b"GET http://127.0.0.1:9/ HTTP/1.1" + filler + b"Host: other.test\r\n\r\n"
+
+
+@pytest.mark.parametrize("filler", [b"\r\nX: y\n", b"\r\nX: y\r", b"\n", b"\r\nX: y\r\n\t", b"\r\nX: \0\r\n"])
+def test_a_head_that_servers_may_split_otherwise_gets_no_connection(opened, filler):
+    """The listener's answer would be 502: nothing listens at the allowed address."""
+    assert ask(opened[1], heads(b"\r\n")).startswith(b"HTTP/1.1 502")
+    try:
+        answer = ask(opened[1], heads(filler))
+    except ConnectionError:
+        answer = b""
+    assert answer == b""
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True),
+        ("2606:4700::1111", True),
+        ("64:ff9b::5db8:d822", True),
+        ("2002:5db8:d822::1", True),
+        ("10.0.0.1", False),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::a9fe:a9fe", False),
+        ("64:ff9b:1::5db8:d822", False),
+        ("2002:a00:1::1", False),
+        ("2002:7f00:1::", False),
+        ("::ffff:10.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%1", False),
+    ],
+)
+def test_a_name_may_not_resolve_to_a_private_address_in_any_form(opened, monkeypatch, address, public):
+    """The resolver is the machine's own, which a test cannot make give these."""
+    found = [(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert opened[0]._resolve("localhost", 443) == ((address, 443) if public else None)
+
+
 INVALID_REQUESTS = [b"", b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 40_000]
 
 

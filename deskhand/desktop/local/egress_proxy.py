@@ -29,6 +29,9 @@ PORT = 3128
 """Proxy port on the guest's loopback interface."""
 DEFAULT_PORTS = (80, 443)
 _CHUNK = 64 * 1024
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv4 hosts behind a NAT64 translator: the last 32 bits are their address."""
+_NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class EgressProxy:
             with contextlib.suppress(ValueError):
                 return str(ipaddress.ip_address(host)), port
             for _, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                if ipaddress.ip_address(found[0]).is_global:
+                if _is_public(str(found[0])):
                     return str(found[0]), port
         if len(self.refused) < 100:
             self.refused.append(f"{host}:{port}")
@@ -167,7 +170,21 @@ def _read_head(client: socket.socket) -> tuple[list[str], bytes]:
         if not chunk or len(data) > MAX_HEAD_BYTES:
             raise ValueError("incomplete request")
     head, _, rest = data.partition(b"\r\n\r\n")
-    return head.decode("latin-1").split("\r\n"), rest
+    lines = head.decode("latin-1").split("\r\n")
+    # servers may take a bare CR or LF for the end of a line, and so see a header that was not checked
+    if any(line.startswith((" ", "\t")) or any(sign in line for sign in "\r\n\0") for line in lines):
+        raise ValueError("a line of the head contains CR, LF or NUL, or continues another")
+    return lines, rest
+
+
+def _is_public(text: str) -> bool:
+    """Return whether an address is public, and also the IPv4 address that a translator or tunnel takes from it."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    inner = None
+    if isinstance(address, ipaddress.IPv6Address):
+        packed = ipaddress.IPv4Address(address.packed[-4:]) if address in _NAT64 else None
+        inner = packed or address.ipv4_mapped or address.sixtofour
+    return address.is_global and address not in _NAT64_LOCAL and (inner is None or inner.is_global)
 
 
 def _rewrite_request(request: str, host: str, port: int, headers: list[str]) -> bytes:
