@@ -25,6 +25,7 @@ from deskhand.desktop.remote.replies import (
     CommandReply,
     JsonReply,
     SandboxReply,
+    is_own_refusal,
     json_object,
     json_reply,
 )
@@ -85,6 +86,7 @@ async def _ready(gateway: Gateway) -> str:
         early = await gateway.ask("exec", 200, 503, json={"argv": ["true"], "timeout_s": 5})
         if early.status_code == 503:  # 200 if it became ready meanwhile
             was_creating = True
+            demand(is_own_refusal(early), "exec in a creating sandbox: 503 with another body than error and message")
             demand(retry_after(early.headers, 0.0) is not None, "exec in a creating sandbox: 503 without Retry-After")
         await asyncio.sleep(0.5)
 

@@ -261,6 +261,10 @@ async def test_a_sandbox_that_is_creating_says_when_to_come_back():
     async with open_http("http://g.test", httpx2.MockTransport(answer)) as http:
         gateway = Gateway(http, TOKEN, 10.0)
         assert "503" in await check_gateway._ready(gateway)
+        early = httpx2.Response(503, headers={"retry-after": "0.1"}, json={"error": "creating", "status": 503})
+        asked.clear()
+        with pytest.raises(Deviation, match="another body"):
+            await check_gateway._ready(gateway)
         early = httpx2.Response(503, json={"error": "creating"})
         asked.clear()
         with pytest.raises(Deviation, match="Retry-After"):

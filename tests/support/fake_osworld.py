@@ -33,6 +33,8 @@ class FakeOsworld:
         self.guest = FakeGuest(folder, "linux", size)
         self.requests: list[tuple[str, str]] = []
         self.recording = False
+        self.lacks_descriptors = False
+        """Whether it fails at every file."""
         self.wall = b"\x89PNG wallpaper"
         self.app = Starlette(routes=self.routes())
 
@@ -209,6 +211,8 @@ class FakeOsworld:
         form = await request.form()
         if "file_path" not in form:
             return JSONResponse({"error": "file_path is required"}, status_code=400)
+        if self.lacks_descriptors:
+            return HTMLResponse(PAGE, status_code=500)
         real = Path(self.guest.path(os.path.expandvars(str(form["file_path"]))))
         if not real.exists():
             return JSONResponse({"error": "File not found"}, status_code=404)

@@ -51,6 +51,9 @@ class PyAutoGui:
                 "To disable this fail-safe, set pyautogui.FAILSAFE to False. DISABLING FAIL-SAFE IS NOT RECOMMENDED."
             )
 
+    def failSafeCheck(self) -> None:
+        self._check()
+
     def size(self) -> tuple[int, int]:
         return self._guest.size
 

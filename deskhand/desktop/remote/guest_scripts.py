@@ -88,8 +88,8 @@ def _type(text):
         from Xlib import X, display
         from Xlib.ext import xtest
     except ImportError:
-        pyautogui.write(text)
         _done += 1
+        pyautogui.write(text)
         return
     screen = display.Display()
     try:
@@ -101,13 +101,13 @@ def _type(text):
             raise RuntimeError('no free key to type with')
         for sign in text:
             code = ord(sign)
+            _done += 1
             screen.change_keyboard_mapping(free[-1], [[code if code < 256 else 0x1000000 + code] * len(table[0])])
             screen.sync()
             time.sleep(0.03)
             for kind in (X.KeyPress, X.KeyRelease):
                 xtest.fake_input(screen, kind, free[-1])
             screen.sync()
-            _done += 1
             time.sleep(0.03)
         screen.change_keyboard_mapping(free[-1], [[0] * len(table[0])])
         screen.sync()
@@ -130,9 +130,10 @@ def _type(text):
         unit = units[at] | units[at + 1] << 8
         for flags in (4, 6):
             event = _Input(1, _Any(key=_Key(0, unit, flags, 0, None)))
-            if ctypes.windll.user32.SendInput(1, ctypes.byref(event), ctypes.sizeof(_Input)) != 1:
-                raise RuntimeError('the input was blocked')
             _done += 1
+            if ctypes.windll.user32.SendInput(1, ctypes.byref(event), ctypes.sizeof(_Input)) != 1:
+                _done -= 1
+                raise RuntimeError('the input was blocked')
 """
 _RELEASE = """\
 import pyautogui
@@ -163,6 +164,11 @@ _BUTTONS = {
 }
 """Bits or codes that report a pressed button: X's mask, Windows' key codes. Releasing an unpressed button opens menus
 on Windows."""
+_NOT_STARTED = """\
+except (FileNotFoundError, NotADirectoryError, PermissionError):
+    _done = 0
+    raise"""
+"""What the start of a program raises if there is none; after anything else it may have run."""
 _MODIFIERS = tuple(name + side for name in ("ctrl", "shift", "alt", "win") for side in ("", "left", "right"))
 _WHEEL = "ctypes.windll.user32.mouse_event(0x1000, 0, 0, {amount}, 0)"
 _PRESSED = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace"}
@@ -182,7 +188,7 @@ def action_script(ops: Sequence[Op], width: int, height: int, system: System) ->
     """Return the body that performs `ops` on a screen of this size. Raises `AgentError` for the first impossible op."""
     lines = ["import pyautogui", "_pause, pyautogui.PAUSE, pyautogui.FAILSAFE = pyautogui.PAUSE, 0, False"]
     lines += (_WINDOWS_TEXT if system == "windows" else _LINUX_TEXT).splitlines()
-    lines.append("try:")
+    lines += ["getattr(pyautogui, 'failSafeCheck', int)()", "try:"]  # before anything counts as begun
     for op in ops:
         check_op(op)
         lines += [f"    {_count_input(line)}" for line in _lines(op, width, height, system)]
@@ -208,8 +214,11 @@ _said = 'true' if _there else 'false'"""
 
 
 def _count_input(line: str) -> str:
-    """Count an input after it was sent; one that raises is not counted."""
-    return f"{line}; _done += 1" if line.lstrip().startswith(("pyautogui.", "ctypes.")) else line
+    """Count an input when it begins: one that raises may have been sent in part."""
+    call = line.lstrip()
+    if not call.startswith(("pyautogui.", "ctypes.")):
+        return line
+    return f"{line[: len(line) - len(call)]}_done += 1; {call}"
 
 
 def run_script(
@@ -220,13 +229,37 @@ def run_script(
     return f"""\
 import base64, json, subprocess
 _folder = os.path.join(os.path.expanduser('~'), os.path.expanduser({cwd or "~"!r}))
+_done = 1
 try:
     _run = subprocess.run({command}, shell={shell}, capture_output=True, stdin=subprocess.DEVNULL,
         timeout={float(timeout_s)!r}, env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder)
     _found = [_run.returncode, _run.stdout, _run.stderr]
 except subprocess.TimeoutExpired as _late:
     _found = [124, _late.stdout or b'', _late.stderr or b'']
+{_NOT_STARTED}
 _said = json.dumps([_found[0], *(base64.b64encode(each[:{MAX_OUTPUT_BYTES}]).decode() for each in _found[1:])])"""
+
+
+def file_kind_script(path: str) -> str:
+    """Return a program that prints what a path is: "file" that can be read, "special", "denied", "missing", or "failed"
+    if the system cannot say.
+    """
+    return f"""\
+import errno, os, stat
+_path = os.path.expandvars(os.path.expanduser({path!r}))
+try:
+    _kind = 'file' if stat.S_ISREG(os.stat(_path).st_mode) else 'special'
+    if _kind == 'file':
+        open(_path, 'rb').close()
+except (FileNotFoundError, NotADirectoryError):
+    _kind = 'missing'
+except PermissionError:
+    _kind = 'denied'
+except ValueError:
+    _kind = 'special'
+except OSError as _error:
+    _kind = 'special' if _error.errno in (errno.ELOOP, errno.ENAMETOOLONG) else 'failed'
+print('deskhand ' + _kind)"""
 
 
 def launch_script(argv: Sequence[str], env: dict[str, str] | None, cwd: str | None) -> str:
@@ -235,9 +268,12 @@ def launch_script(argv: Sequence[str], env: dict[str, str] | None, cwd: str | No
 import subprocess
 _folder = os.path.join(os.path.expanduser('~'), os.path.expanduser({cwd or "~"!r}))
 _null = subprocess.DEVNULL
-_run = subprocess.Popen({list(argv)!r}, stdin=_null, stdout=_null, stderr=_null,
-    env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder,
-    **({{}} if os.name == 'nt' else {{'start_new_session': True}}))
+_done = 1
+try:
+    _run = subprocess.Popen({list(argv)!r}, stdin=_null, stdout=_null, stderr=_null,
+        env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder,
+        **({{}} if os.name == 'nt' else {{'start_new_session': True}}))
+{_NOT_STARTED}
 _said = str(_run.pid)"""
 
 

@@ -237,8 +237,8 @@ class OsworldDesktop:
             raise DeliveryUnknown(f"{about} was started and its outcome is unknown")
         number, _, message = rest.partition(" ")
         if number == "0":
-            raise ProgramFailed(f"{about} raised: {message[:300]}")
-        raise DeliveryUnknown(f"{about} raised after {number} inputs were sent: {message[:300]}")
+            raise ProgramFailed(f"{about} raised: {message[:300]}", message.strip("'\""))
+        raise DeliveryUnknown(f"{about} raised after {number} inputs were started: {message[:300]}")
 
     async def observe(self) -> Frame:
         self._check_open()
@@ -324,7 +324,11 @@ class OsworldDesktop:
         try:
             return await self._run_for(list[str], body, 10.0)
         except ProgramFailed as error:
-            raise FileNotFoundError(2, "no such folder", path) from error
+            if error.raised.startswith(("FileNotFoundError", "NotADirectoryError")):
+                raise FileNotFoundError(2, "no such folder", path) from error
+            if error.raised.startswith(("PermissionError", "OSError: [Errno 36]", "OSError: [Errno 40]")):
+                raise PermissionError(13, "the folder cannot be read", path) from error  # also a loop, or a long name
+            raise
 
     async def accessibility_tree(self) -> str | None:
         self._check_open()
@@ -379,7 +383,11 @@ class OsworldDesktop:
 
 
 class ProgramFailed(InfrastructureError):
-    """A guest program raised before it performed anything."""
+    """A guest program raised before it began to perform anything; `raised` starts with the type of the exception."""
+
+    def __init__(self, text: str, raised: str) -> None:
+        super().__init__(text)
+        self.raised = raised
 
 
 def parse_wmctrl(text: str) -> list[Window]:

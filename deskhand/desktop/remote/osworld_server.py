@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import httpx2
 from pydantic import Field
 
+from deskhand.desktop.remote import guest_scripts
 from deskhand.desktop.remote.replies import JsonReply, json_object, json_reply, server_reply
 from deskhand.desktop.remote.retrying_client import Parse, RetryingClient
 from deskhand.errors import InfrastructureError
@@ -39,9 +40,10 @@ class _Size(JsonReply):
 class ServerError(InfrastructureError):
     """The server replied with a failure; `server_message` is its message."""
 
-    def __init__(self, text: str, server_message: str) -> None:
+    def __init__(self, text: str, server_message: str, status: int) -> None:
         super().__init__(text)
         self.server_message = server_message
+        self.status = status
 
 
 class OsworldServer:
@@ -89,19 +91,34 @@ class OsworldServer:
         return reply.text.strip()
 
     async def file(self, path: str) -> bytes:
-        """Return a file. Raises `FileNotFoundError`, and `IsADirectoryError` for what the server cannot send."""
+        """Return a file. Raises `FileNotFoundError`, `PermissionError`, `IsADirectoryError` for no regular file, and
+        `ServerError` if the server fails at a file that can be read.
+        """
 
         def parse(reply: httpx2.Response) -> bytes:
-            if reply.status_code in (404, 500):  # no page of a proxy may count as a missing file
+            if reply.status_code == 404:  # no page of a proxy may count as a missing file
                 server_reply(reply)
-                if reply.status_code == 500:
-                    raise IsADirectoryError(21, "not a readable regular file", path)
                 json_object(reply)
                 raise FileNotFoundError(2, "no such file", path)
             return self._checked(reply, "/file", lambda reply: server_reply(reply).content)
 
         arguments = {"repeatable": True, "data": {"file_path": path}, "may_take_s": 60.0}
-        return await self.client.send("POST", "/file", parse=parse, **arguments)
+        try:
+            return await self.client.send("POST", "/file", parse=parse, **arguments)
+        except ServerError as error:
+            if error.status != 500:
+                raise
+            raise await self._file_error(path, error) from error
+
+    async def _file_error(self, path: str, error: ServerError) -> Exception:
+        """Return why `/file` replied 500: the server does so for folders, and when it lacks memory or descriptors."""
+        command = ["python", "-c", guest_scripts.file_kind_script(path)]
+        reply = await self.execute(command, repeatable=True, acts=False)
+        return {
+            "deskhand special": IsADirectoryError(21, "not a regular file", path),
+            "deskhand denied": PermissionError(13, "not readable", path),
+            "deskhand missing": FileNotFoundError(2, "no such file", path),
+        }.get(reply.output.strip(), error)
 
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file and create its directory; idempotent."""
@@ -130,7 +147,8 @@ class OsworldServer:
             return parse(reply)
         server_reply(reply)
         message = message_of(reply)
-        raise ServerError(f"{self.client.base_url}{path}: {reply.status_code} {message[:500]}".rstrip(), message)
+        text = f"{self.client.base_url}{path}: {reply.status_code} {message[:500]}".rstrip()
+        raise ServerError(text, message, reply.status_code)
 
 
 def _of(kind: type[Any]) -> Parse[Any]:

@@ -138,9 +138,17 @@ def _is_foreign_page(reply: httpx2.Response) -> bool:
 def is_own_refusal(reply: httpx2.Response) -> bool:
     """Return whether a reply is the server's own word that it performed nothing.
 
-    A 429 always is; of other refusals, pages may come from a proxy that passed the request on.
+    A 429 always is. Any other refusal must be exactly what Deskhand's servers and sandbox gateways send: an `error`
+    and a `message`, both text. A proxy in front may have passed the request on and replies with JSON of its own.
     """
-    return reply.status_code == 429 or is_json_object(reply)
+    if reply.status_code == 429:
+        return True
+    try:
+        body = json.loads(reply.content)
+    except (ValueError, RecursionError):
+        return False
+    has_shape = isinstance(body, dict) and "error" in body and body.keys() <= {"error", "message"}
+    return has_shape and all(isinstance(text, str) for text in body.values())
 
 
 def guest_json(kind: type[Result], text: str, about: str) -> Result:

@@ -25,7 +25,6 @@ from deskhand.desktop.remote.replies import (
     NOT_PERFORMED_STATUS,
     RETRIED_STATUS,
     ForeignReply,
-    is_json_object,
     is_own_refusal,
     server_reply,
 )
@@ -187,7 +186,7 @@ class RetryingClient:
                         continue
                     was_sent, reason, cause = True, f"{reply.status_code}", None
                     if reply.status_code in RETRIED_STATUS:
-                        was_sent = not (reply.status_code in NOT_PERFORMED_STATUS and is_json_object(reply))
+                        was_sent = not (reply.status_code in NOT_PERFORMED_STATUS and is_own_refusal(reply))
                     else:
                         try:
                             return (parse or server_reply)(reply), None

@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx2
 
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import CommandResult
+from deskhand.desktop.frame_codec import RemoteLeaseExpired
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox, sandbox_of
@@ -92,6 +93,7 @@ class HttpSandboxApi(HttpTransport):
     """Implements `SandboxApi` at `endpoint` with `token`. Raises `ConfigError` for an invalid URL."""
 
     root, command_path, file_path, id_header = "/v1/sandboxes", "/exec", "/files", REQUEST_ID
+    reports_as_text = True
 
     def __init__(
         self,
@@ -108,6 +110,20 @@ class HttpSandboxApi(HttpTransport):
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
         body = {"image": image, "width": width, "height": height, "ttl_s": ttl_s}
         return await self.acquire(body, request_id, may_take_s=60.0)
+
+    async def send(self, method: str, path: str, sandbox: Sandbox | None = None, **arguments: Any) -> Any:
+        """See `HttpTransport.send`. A file or program counts as missing only if the sandbox exists: providers send 404
+        for one that they have lost, too.
+        """
+        try:
+            return await super().send(method, path, sandbox, **arguments)
+        except FileNotFoundError:
+            if sandbox is None or not path:
+                raise RemoteLeaseExpired(f"{self.client.base_url}: there is no such sandbox") from None
+            found = await self.get(sandbox)
+            if found.state != "ready":
+                raise RemoteLeaseExpired(f"sandbox {sandbox.id}: {found.state} {found.message}".rstrip()) from None
+            raise
 
     async def get(self, sandbox: Sandbox) -> Sandbox:
         return await self.send("GET", "", sandbox, parse=lambda reply: sandbox_of(reply, sandbox.key))

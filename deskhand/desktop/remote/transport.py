@@ -59,6 +59,8 @@ class HttpTransport:
     command_path: ClassVar[str]
     file_path: ClassVar[str]
     id_header: ClassVar[str]
+    reports_as_text: ClassVar[bool] = False
+    """Whether a 404 without a code may mean a missing file; else it is a proxy's."""
 
     def __init__(self, client: RetryingClient) -> None:
         self.client = client
@@ -145,7 +147,7 @@ class HttpTransport:
                 return None
             if acquires and status in (400, 401, 403):
                 raise ConfigError(f"{about}: {status} {body['error']}")
-            if status == 404 and file and body["error"] not in frame_codec.ERRORS:
+            if status == 404 and file and self.reports_as_text and body["error"] not in frame_codec.ERRORS:
                 raise FileNotFoundError(2, "no such file", file)
             raise frame_codec.error_from_reply(body, status, about)
 

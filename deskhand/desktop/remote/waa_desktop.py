@@ -42,7 +42,11 @@ _WINDOWS = """\
 import json, pygetwindow
 _said = json.dumps([[each._hWnd, each.title, each.left, each.top, each.width, each.height]
     for each in pygetwindow.getAllWindows() if each.title and each.visible])"""
-_ONE = "import pygetwindow\n_window = next(each for each in pygetwindow.getAllWindows() if each._hWnd == {id!r})\n"
+_ONE = """\
+import pygetwindow
+_window = next(each for each in pygetwindow.getAllWindows() if each._hWnd == {id!r})
+_done = 1
+"""
 _CENTER_POINTER = """\
 import pyautogui
 pyautogui.FAILSAFE = False

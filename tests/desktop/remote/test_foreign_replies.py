@@ -21,6 +21,7 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.base import DesktopSpec, Frame
 from deskhand.desktop.frame_codec import RemoteLeaseExpired
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_server import OsworldServer
 from deskhand.desktop.remote.replies import ForeignReply, server_reply
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
@@ -109,6 +110,47 @@ async def test_a_command_without_a_valid_reply_has_an_unknown_outcome(make):
         with pytest.raises(DeliveryUnknown) as told:
             await command()
         assert str(name).lower() in str(told.value).lower()
+
+
+GATEWAY_JSON = (
+    {"message": "Service Unavailable"},
+    {"message": None},
+    {"error": {"code": "ServiceUnavailable"}},
+    {"error": "Service Unavailable", "status": 503, "path": "/v1"},
+    {"detail": "upstream timed out", "error": None},
+    ["unavailable"],
+)
+
+
+@pytest.mark.parametrize("make", [gateway_command, server_command])
+@pytest.mark.parametrize("status", [408, 503])
+@pytest.mark.parametrize("passes_on", [True, False])
+async def test_json_of_an_api_gateway_is_no_word_of_the_server(make, status: int, passes_on: bool):
+    """It may have passed the request on; what the server itself says is "not performed"."""
+    server = Server()
+    proxy = Proxy(server)
+    command, proxy.passes_on = make(proxy), passes_on
+    for body in GATEWAY_JSON:
+        proxy.reply, proxy.num_left = lambda body=body: httpx2.Response(status, json=body), 3
+        with pytest.raises(DeliveryUnknown):
+            await command()
+    for body in ({"error": "full"}, {"error": "infrastructure", "message": "it is starting"}):
+        proxy.reply, proxy.num_left = lambda body=body: httpx2.Response(status, json=body), 3
+        with pytest.raises(InfrastructureError) as told:
+            await command()
+        assert not isinstance(told.value, DeliveryUnknown)
+
+
+@pytest.mark.parametrize("status", [408, 503])
+async def test_a_program_is_not_started_twice_when_an_api_gateway_replies_for_the_machine(tmp_path, status: int):
+    fake = FakeOsworld(tmp_path, (64, 48))
+    proxy = Proxy(fake.app, "/setup/launch")
+    server = OsworldServer(RetryingClient("http://vm.test", timeouts=QUICK, transport=proxy, wait_for_quota=False))
+    for number, body in enumerate(GATEWAY_JSON):
+        proxy.reply, proxy.num_left = lambda body=body: httpx2.Response(status, json=body), 1
+        with pytest.raises(DeliveryUnknown):
+            await server.launch(["gedit"])
+        assert len(fake.guest.windows) == number + 1
 
 
 WRONG = httpx2.Response(200, json={"stdout": "eA=="})

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import os
+import secrets
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,8 +27,8 @@ from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, 
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import Desktop, DesktopSpec
 from deskhand.desktop.factory import build_machine_pool
-from deskhand.desktop.remote import retrying_client
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote import guest_scripts, retrying_client
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ProgramFailed, ScreenPolling
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
@@ -125,6 +129,74 @@ async def test_nothing_is_done_twice_when_replies_are_lost(tmp_path):
         assert (await desktop.run(["sh", "-c", "echo >> ran; cat ran"])).stdout == b"\n"
         marks = list(fake.guest.tmp.iterdir())
         assert len(marks) <= 2, "old marks are removed"
+
+
+async def test_what_raises_after_it_began_is_never_told_as_not_performed(tmp_path):
+    """PyAutoGUI fails after the third letter."""
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        modules = fake.guest.modules
+
+        def failing():
+            found = modules()
+            write = found["pyautogui"].write
+
+            def half(text: str) -> None:
+                write(text[:3])
+                raise OSError("connection lost")
+
+            found["pyautogui"].write = half
+            return found
+
+        fake.guest.modules = failing
+        with pytest.raises(DeliveryUnknown, match="after 1 inputs were started"):
+            await desktop.perform([Type("hello")], action_id="1")
+        with pytest.raises(DeliveryUnknown):
+            await desktop.perform([Type("hello")], action_id="1")
+        assert fake.guest.text == "hel", "it is not typed again"
+        fake.guest.modules = modules
+
+
+@pytest.mark.parametrize("kind", ["run", "launch"])
+def test_a_command_counts_as_begun_unless_it_was_not_started(tmp_path, kind: str):
+    def result(command: str, then: str = "") -> str:
+        if kind == "run":
+            body = guest_scripts.run_script([command], 5, None, None)
+        else:
+            body = guest_scripts.launch_script([command], None, None)
+        code = guest_scripts.with_marker(body.replace("_said =", f"{then}\n_said ="), secrets.token_hex(8), wait_s=1)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.removeprefix("deskhand ").strip()
+
+    assert result("/bin/true").startswith("done ")
+    assert result("/no/such/program").startswith('failed 0 "FileNotFoundError')
+    assert result("/usr/bin/true", "raise MemoryError()").startswith("failed 1 'MemoryError")
+
+
+async def test_a_file_that_the_server_fails_at_is_an_outage_and_one_that_is_none_is_missing(tmp_path):
+    """OSWorld's server replies 500 for both."""
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        await desktop.push("there.txt", b"x")
+        await desktop.push("folder/x", b"x")
+        await desktop.run(["ln", "-s", "loop", "loop"])
+        fake.lacks_descriptors = True
+        with pytest.raises(InfrastructureError, match="/file: 500"):
+            await desktop.pull("there.txt")
+        for path, kind in (("folder", IsADirectoryError), ("loop", IsADirectoryError), ("none", FileNotFoundError)):
+            with pytest.raises(kind):
+                await desktop.pull(path)
+        fake.lacks_descriptors = False
+        assert await desktop.pull("there.txt") == b"x"
+        with pytest.raises(IsADirectoryError):
+            await desktop.pull("folder")
+        for path, kind in (("none", FileNotFoundError), ("there.txt", FileNotFoundError), ("loop", PermissionError)):
+            with pytest.raises(kind):
+                await desktop.listdir(path)
+        failing = "import json\nraise OSError(24, 'Too many open files')"
+        with pytest.raises(ProgramFailed, match="Too many"):
+            await desktop._run_for(list[str], failing, 5.0)
 
 
 async def test_an_unknown_outcome_is_reported(tmp_path):

@@ -18,6 +18,7 @@ from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, Infrastruc
 
 QUICK = RemoteTimeouts(connect_s=1, read_s=1, max_attempts=3, initial_backoff_s=0.001)
 LENT = Sandbox("a", "ready", 60.0, "the-key-of-the-lease", epoch=7, size=(64, 48))
+ALIVE = {"id": "a", "state": "ready", "ttl_s": 60.0}
 Answer = Callable[[httpx2.Request], httpx2.Response]
 
 
@@ -42,7 +43,8 @@ async def test_reported_errors_are_raised_with_their_class(make):
         [
             httpx2.Response(422, json={"error": "agent", "message": "off the screen"}),
             httpx2.Response(403, json={"error": "denied", "message": "a link out"}),
-            httpx2.Response(404, json={"error": "no such file"}),
+            httpx2.Response(404, json={"error": "not_found", "message": "no such file"}),
+            *([httpx2.Response(200, json=ALIVE)] if make is gateway else []),
             httpx2.Response(410, json={"error": "this lease is over"}),
             httpx2.Response(500, json={"error": "unknown", "message": "begun"}),
             *[httpx2.Response(500, text="not JSON")] * QUICK.max_attempts,
@@ -53,6 +55,38 @@ async def test_reported_errors_are_raised_with_their_class(make):
     for kind in kinds:
         with pytest.raises(kind):
             await transport.read(LENT, "a.txt")
+
+
+@pytest.mark.parametrize("error", ["not_found", "no such file", "over"])
+async def test_a_404_is_a_missing_file_only_if_the_sandbox_is_there(error: str):
+    """Providers send it for a sandbox that they have lost, too: that is an outage."""
+    states = iter(
+        [(200, ALIVE), (404, {"error": error}), (410, {"error": "over"}), (200, ALIVE | {"state": "deleted"})]
+    )
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET" and request.url.path.endswith("/sandboxes/a"):
+            status, body = next(states)
+            return httpx2.Response(status, json=body)
+        return httpx2.Response(404, json={"error": error})
+
+    api = gateway(answer)
+    if error != "over":
+        with pytest.raises(FileNotFoundError):
+            await api.read(LENT, "a.txt")
+        for _ in range(3):
+            with pytest.raises(InfrastructureError):
+                await api.read(LENT, "a.txt")
+        assert next(states, None) is None, "the sandbox was looked up once for each"
+    else:
+        with pytest.raises(RemoteLeaseExpired):
+            await api.read(LENT, "a.txt")
+
+
+async def test_a_404_without_the_servers_code_is_no_missing_file_of_a_desktop_server():
+    network = bridge(lambda request: httpx2.Response(404, json={"error": "not found"}))
+    with pytest.raises(InfrastructureError):
+        await network.read(LENT, "a.txt")
 
 
 @BOTH

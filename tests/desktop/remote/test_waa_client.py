@@ -100,18 +100,24 @@ async def test_a_pointer_in_a_corner_does_not_block_later_actions(tmp_path):
             kind = type(found["pyautogui"])
             always = property(lambda _: True, lambda _, value: stubborn.append(value))
             if fake.guest.pointer == (0, 0):
-                found["pyautogui"].__class__ = type("Armed", (kind,), {"FAILSAFE": always, "moveTo": unchecked})
+                own = {
+                    "FAILSAFE": always,
+                    "moveTo": unchecked,
+                    **({} if checks_first else {"failSafeCheck": lambda _: None}),
+                }
+                found["pyautogui"].__class__ = type("Armed", (kind,), own)
                 fake.guest.failsafe = True
             return found
 
         def unchecked(self, x=None, y=None, **named):
             fake.guest.pointer = (x, y)
 
-        fake.guest.pointer = (0, 0)
+        fake.guest.pointer, checks_first = (0, 0), False
         fake.guest.modules = armed
         with pytest.raises(DeliveryUnknown):
             await desktop.perform([Type("b\n")], action_id="2")
         assert fake.guest.text == "a\nb", "what was half done is not done again"
+        fake.guest.pointer, checks_first = (0, 0), True
         await desktop.perform([Key(("enter",)), Type("c")], action_id="3")
         assert fake.guest.text == "a\nbc"
         assert ("key down", "enter") in fake.guest.journal
