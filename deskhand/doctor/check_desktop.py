@@ -21,9 +21,10 @@ from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec, Frame
 from deskhand.desktop.remote.http_connection import connection_failure, open_http
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient

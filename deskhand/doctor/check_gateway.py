@@ -19,7 +19,7 @@ from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote.http_connection import open_http
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.quota_errors import retry_after
 from deskhand.desktop.remote.replies import (
     CommandReply,
@@ -30,6 +30,7 @@ from deskhand.desktop.remote.replies import (
     json_reply,
 )
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.doctor.check_machine import ProbeResult
 from deskhand.doctor.gateway_probe import SIZE, Deviation, Gateway, demand, read
 from deskhand.errors import DeskhandError

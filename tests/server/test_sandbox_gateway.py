@@ -25,11 +25,11 @@ from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote import sandbox_api
-from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.replies import SandboxReply
 from deskhand.desktop.remote.sandbox_api import GuestPort, HttpSandboxApi, Sandbox, connect_sandbox_api, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer, _Sandbox
 

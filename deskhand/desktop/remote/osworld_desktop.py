@@ -43,20 +43,6 @@ class ResetMarker:
     path: str | None = None
 
 
-@dataclass(frozen=True)
-class ScreenPolling:
-    """When the screen counts as settled after an action.
-
-    Screenshots are taken every `pause_s` until two agree, or until `cap_s` has passed. With `max_screenshots` 1, one
-    is taken regardless. An incomplete screenshot is requested up to `max_attempts` times.
-    """
-
-    pause_s: float = 0.25
-    cap_s: float = 2.0
-    max_screenshots: int = 2
-    max_attempts: int = 3
-
-
 class OsworldDesktop:
     """Implements `StageableDesktop` for the machine behind `client`.
 
@@ -71,7 +57,7 @@ class OsworldDesktop:
         *,
         reset_hook: ResetHook | None = None,
         skip_reset: bool = False,
-        polling: ScreenPolling | None = None,
+        polling: screenshots.ScreenPolling | None = None,
         ready_s: float = READY_S,
         marker: ResetMarker | None = None,
     ) -> None:
@@ -81,7 +67,7 @@ class OsworldDesktop:
         self._pristine: tuple[DesktopSpec, Frame] | None = None
         self._reset_hook = reset_hook
         self._skip_reset = skip_reset
-        self._polling = polling or ScreenPolling()
+        self._polling = polling or screenshots.ScreenPolling()
         self._ready_s = ready_s
         self._size: tuple[int, int] | None = None
         self._decoder = screenshots.ScreenshotDecoder()

@@ -17,13 +17,14 @@ import httpx2
 from deskhand import pausable_timeout
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Lease
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.osworld_server import OsworldServer
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_from_error
 from deskhand.desktop.remote.remote_pool import RemotePool
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import OSWORLD_PORT, Sandbox, SandboxApi, connect_sandbox_api, endpoint_of
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.waa_server import EVALUATOR_PORT
 from deskhand.errors import InfrastructureError
 

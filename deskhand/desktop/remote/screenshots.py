@@ -8,6 +8,7 @@ have all pixels, so they miss a damaged end.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
@@ -21,6 +22,20 @@ _PNG_END, _JPEG_END = b"\0\0\0\0IEND\xae\x42\x60\x82", b"\xff\xd9"
 MAX_PIXELS = 8192 * 8192
 BLACK_LEVEL = 4
 """A screen without any channel value of at least this is black."""
+
+
+@dataclass(frozen=True)
+class ScreenPolling:
+    """When the screen counts as settled after an action.
+
+    Screenshots are taken every `pause_s` until two agree, or until `cap_s` has passed. With `max_screenshots` 1, one
+    is taken regardless. An incomplete screenshot is requested up to `max_attempts` times.
+    """
+
+    pause_s: float = 0.25
+    cap_s: float = 2.0
+    max_screenshots: int = 2
+    max_attempts: int = 3
 
 
 def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:

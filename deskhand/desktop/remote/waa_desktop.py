@@ -24,9 +24,10 @@ from pydantic import TypeAdapter
 
 from deskhand.desktop.base import DesktopSpec, Frame, Window
 from deskhand.desktop.remote import guest_scripts
-from deskhand.desktop.remote.osworld_desktop import READY_S, OsworldDesktop, ProgramFailed, ResetHook, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import READY_S, OsworldDesktop, ProgramFailed, ResetHook
 from deskhand.desktop.remote.osworld_server import ServerError
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.waa_server import EVALUATOR_PORT, WaaServer
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 

@@ -17,9 +17,10 @@ from typing import Any
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.venvs import package_path
 

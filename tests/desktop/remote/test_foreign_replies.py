@@ -20,11 +20,12 @@ from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop import frame_codec
 from deskhand.desktop.base import DesktopSpec, Frame
 from deskhand.desktop.frame_codec import RemoteLeaseExpired
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.osworld_server import OsworldServer
 from deskhand.desktop.remote.replies import ForeignReply, server_reply
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.server_desktop import ServerDesktop, ServerPool
 from deskhand.desktop.remote.transport import Sandbox
 from deskhand.desktop.remote.waa_desktop import WaaDesktop

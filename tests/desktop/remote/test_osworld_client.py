@@ -28,8 +28,9 @@ from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import Desktop, DesktopSpec
 from deskhand.desktop.factory import build_machine_pool
 from deskhand.desktop.remote import guest_scripts, retrying_client
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ProgramFailed, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ProgramFailed
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
 SCREEN = DesktopSpec("plain", 320, 240)
