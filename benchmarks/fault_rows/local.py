@@ -32,8 +32,9 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import available_isolation, guests_can_kill_this_user
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import FrameError, InfrastructureError
 from deskhand.tasks.judge import judge

@@ -29,8 +29,9 @@ from deskhand.actions.ops import Move, Type
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.frame_codec import RemoteLeaseExpired
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import InfrastructureError

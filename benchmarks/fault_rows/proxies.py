@@ -26,10 +26,11 @@ from benchmarks.fault_rows.parts import KEY, SCREEN, Row, point, scaled
 from deskhand.actions.ops import Move, Type
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import StageableDesktop
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.quota import Clock, QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.transport import Sandbox
 from deskhand.desktop.remote.waa_desktop import WaaDesktop

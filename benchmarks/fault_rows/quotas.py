@@ -25,12 +25,13 @@ from benchmarks.fault_rows.parts import (
 )
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, QuotaSignal
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import GuestPort, Sandbox
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.errors import InfrastructureError
 
 

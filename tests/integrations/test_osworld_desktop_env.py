@@ -17,8 +17,8 @@ from server_client import OWNER_KEY, SCREEN, bridge
 from serving import on_a_port
 
 from deskhand.desktop.base import StageableDesktop
-from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.sandbox_desktop import sandbox_desktop
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.integrations.desktop_env import env as env_module

@@ -11,8 +11,8 @@ from task_files import SHARED
 
 from deskhand.actions.ops import Done, Type
 from deskhand.config.schema import RemoteTimeouts
-from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.errors import ConfigError, InfrastructureError

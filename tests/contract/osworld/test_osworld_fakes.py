@@ -16,7 +16,7 @@ from serving import on_a_port
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.remote.osworld_desktop import ScreenPolling
+from deskhand.desktop.remote.screenshots import ScreenPolling
 from deskhand.errors import ConfigError
 from deskhand.integrations.desktop_env.provider_pool import ProviderMachine, ProviderPool
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
