@@ -90,6 +90,8 @@ def test_supervised_forms_hold_successful_episodes_alone(recorded, tmp_path):
         assert {line["score"] for line in lines} == {1.0}
     lines = export(recorded, tmp_path / "trl", "trl", "sft")
     assert all(line["prompt"].count("<|image_pad|>") == len(line["images_file_names"]) for line in lines)
+    ended = [line for line in lines if line["completion"].endswith("<|im_end|>")]
+    assert len(export(recorded, tmp_path / "verl", "verl", "sft")) == len(ended), "verl adds an end to every reply"
 
 
 def test_areals_trajectories_are_read_back_as_they_are_trained(recorded, tmp_path):

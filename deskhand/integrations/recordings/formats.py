@@ -161,7 +161,10 @@ def verl_sft(row: RecordedRow, texts: TextOf) -> Iterator[dict[str, Any] | Recor
     for prompt_ids, spans, reply_ids in replies(row):
         try:
             messages = _without_replies(messages_of(texts, prompt_ids, spans))
-            messages.append({"role": "assistant", "content": texts.exact(reply_ids).removesuffix(_END)})
+            reply = texts.exact(reply_ids)
+            if not reply.endswith(_END):
+                raise RecordError("messages", "a reply that was cut; verl would train an end that was not sampled")
+            messages.append({"role": "assistant", "content": reply.removesuffix(_END)})
         except RecordError as error:
             yield error
             continue

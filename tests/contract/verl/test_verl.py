@@ -51,11 +51,13 @@ def test_verls_rlhf_dataset_gives_the_recorded_prompts(recorded: RecordedRun, tm
 
 def test_verls_sft_dataset_trains_the_recorded_replies(recorded: RecordedRun, tmp_path: Path) -> None:
     lines, found = read(recorded, tmp_path / "sft", "sft")
-    newline = load_processors(recorded.checkpoint)[0]("\n", add_special_tokens=False)["input_ids"]
+    tokenizer = load_processors(recorded.checkpoint)[0]
+    newline, end = tokenizer("\n", add_special_tokens=False)["input_ids"], tokenizer.convert_tokens_to_ids("<|im_end|>")
     with Run.open(recorded.folder, read_only=True) as run:
         asked = [(prompt_ids, reply_ids) for row in rows_of(run, "sft") for prompt_ids, _, reply_ids in replies(row)]
     wanted = {(*prompt_ids, *reply_ids, *newline): len(prompt_ids) for prompt_ids, reply_ids in asked}
     assert len(found) == len(lines) > 0
+    assert len(lines) <= sum(reply_ids[-1] == end for _, reply_ids in asked), "verl would add the end of a cut reply"
     for row in found:
         prompt = wanted[tuple(row["ids"])]
         assert row["mask"] == [0] * prompt + [1] * (len(row["ids"]) - prompt), "verl trains the end and its newline"
