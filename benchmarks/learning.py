@@ -136,10 +136,11 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
     )
 
 
-def evaluate_more(found: Outcome, folder: Path) -> Outcome:
-    """Play `EVALUATIONS` with the first and the last version of a run; return the outcome with their reports."""
+def evaluate_more(found: Outcome, folder: Path, names: Sequence[str]) -> Outcome:
+    """Play these `EVALUATIONS` with the first and the last version of a run; return the outcome with their reports."""
     reports: dict[str, tuple[EvalReport, EvalReport]] = {}
-    for title, changes in EVALUATIONS.items():
+    for title in names:
+        changes = EVALUATIONS[title]
         settings = [f"evaluation.{key}={value}" for key, value in changes.items()]
         for step in dict.fromkeys((0, found.steps)):
             evaluate(folder, settings, "--step", str(step))
@@ -148,8 +149,8 @@ def evaluate_more(found: Outcome, folder: Path) -> Outcome:
             now = copy.deepcopy(before)
             now["evaluation"] |= changes
             last = run.checkpoint()
-            names = (result_label(version_label(number), before, now) for number in (0, last.version if last else 0))
-            first, after = (build_eval_report(run, name) for name in names)
+            labels = (result_label(version_label(number), before, now) for number in (0, last.version if last else 0))
+            first, after = (build_eval_report(run, label) for label in labels)
         reports[title] = first, after
     return replace(found, more=reports)
 
@@ -258,12 +259,13 @@ def options_of(description: str | None, folder: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_seeds(options: argparse.Namespace, extra: Sequence[str] = ()) -> list[Outcome]:
-    """Run one demo per seed (default at full size: two) with `extra` settings."""
+def run_seeds(options: argparse.Namespace, extra: Sequence[str], evaluations: Sequence[str]) -> list[Outcome]:
+    """Run one demo per seed (default at full size: two) with `extra` settings, and these `EVALUATIONS` of each."""
     settings, found = [*extra, *SIZES[options.size]], []
     for seed in range(options.seeds or (2 if options.size == "full" else 1)):
         folder = options.folder / f"seed-{seed}"
-        found.append(evaluate_more(run_demo(f"seed {seed}", folder, [f"seed={seed}", *settings]), folder))
+        outcome = run_demo(f"seed {seed}", folder, [f"seed={seed}", *settings])
+        found.append(evaluate_more(outcome, folder, evaluations))
         print_outcome(found[-1])
     return found
 
@@ -272,7 +274,7 @@ def main() -> None:
     options = options_of(__doc__, "runs/evidence/learning")
     print_head()
     thresholds = Thresholds()
-    seeing = run_seeds(options)
+    seeing = run_seeds(options, (), list(EVALUATIONS)[: 1 if options.size == "smoke" else None])
     blind = (
         run_demo("blind", options.folder / "blind", ["seed=0", "agent.noise_images=true"])
         if options.size == "full"

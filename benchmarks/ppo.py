@@ -34,7 +34,7 @@ def main() -> None:
     options = options_of(__doc__, "runs/evidence/ppo")
     print_head()
     thresholds = Thresholds()
-    outcomes = run_seeds(options, [*SETTINGS, *([MINUTES] if options.size == "full" else [])])
+    outcomes = run_seeds(options, [*SETTINGS, *([MINUTES] if options.size == "full" else [])], ())
     for found in outcomes:
         with Run.open(options.folder / found.name.replace(" ", "-"), read_only=True) as run:
             print_critic(found, run)
