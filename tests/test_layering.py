@@ -36,6 +36,7 @@ PEERS = dict.fromkeys(("areal", "ray", "packaging"), "integrations.areal") | {
     name: f"integrations.{name}" for name in ("gymnasium", "verifiers")
 }
 """Packages that live in environments of their own, and the one package that may import each where it is installed."""
+OWN = ("deskhand", "benchmarks")
 NEED_A_PEER = ("integrations.gymnasium", "integrations.verifiers")
 """Packages that define classes of a peer's, and so are imported only where it is installed."""
 
@@ -63,6 +64,43 @@ def imported(path: Path) -> Iterator[str]:
 
 def inside(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """What other files can import from a file: everything that it binds, also under conditions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    return frozenset(found)
+
+
+def file_of(module: str) -> Path | None:
+    path = ROOT / module.replace(".", "/")
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def test_every_name_that_is_imported_exists() -> None:
+    """Moving a class left seven benchmarks and tests behind; pyright checks the package alone."""
+    wrong = []
+    for folder in ("deskhand", "tests", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] not in OWN:
+                    continue
+                file = file_of(node.module or "")
+                names = names_in(file) if file else frozenset[str]()
+                wrong += [
+                    f"{path.relative_to(ROOT)}:{node.lineno}: {node.module} has no {alias.name}"
+                    for alias in node.names
+                    if not {alias.name, "__getattr__"} & names and file_of(f"{node.module}.{alias.name}") is None
+                ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_layers_contract_covers_every_package_and_holds() -> None:
