@@ -193,7 +193,7 @@ async def main():
     patch.setattr("deskhand.desktop.local.processes.OWNER_LABEL", "NO_LABEL")  # it ends nothing here
     async with embedded(test_teardown.SMALL, isolation_level="plain", limits=test_teardown.LIMITS) as desktop:
         await test_teardown.start_attack(desktop, sys.argv[2], os.environ["ATTACK_WORD"])
-        print(runtime().folder, runtime().token, runtime()._reaper.pid, flush=True)
+        print(runtime().folder, runtime().token, runtime().reaper.pid, flush=True)
         await asyncio.sleep(0 if sys.argv[3] == "closed" else 60)
     print("closed", flush=True)
     await asyncio.sleep(60)

@@ -1,8 +1,8 @@
 """Folders that guests can write to: the disk that they use, and their removal.
 
-Used by the resource monitor, and by whatever removes such a folder. Guests nest folders deeper than a path may be long
-or Python recurses, take away their own rights, and change everything meanwhile. So each folder is opened relative to
-another, links are not followed, and nothing recurses.
+Used by the resource monitor and by whatever removes such a folder, also by the reaper, which has no site packages.
+Guests nest folders deeper than a path may be long or Python recurses, take away their own rights, and change everything
+meanwhile. So each folder is opened relative to another, links are not followed, and nothing recurses.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import structlog
-
-log = structlog.get_logger()
 MAX_ENTRIES = 200_000
 """Files and folders that `disk_bytes` counts, whatever their size."""
 MAX_DEPTH = 100
@@ -121,11 +118,18 @@ def remove_tree(folder: Path) -> bool:
     except FileNotFoundError:
         is_gone = True
     except OSError as error:
-        log.warning("file_tree.not_removed", folder=str(folder), error=error.strerror)
+        _warn(folder, error.strerror)
     else:
         if not is_gone:
-            log.warning("file_tree.not_removed", folder=str(folder), error="not empty")
+            _warn(folder, "not empty")
     return is_gone
+
+
+def _warn(folder: Path, error: str | None) -> None:
+    with contextlib.suppress(ImportError):  # the reaper has no site packages, and nobody reads what it writes
+        import structlog
+
+        structlog.get_logger().warning("file_tree.not_removed", folder=str(folder), error=error)
 
 
 def _remove(path: str) -> bool:

@@ -11,27 +11,27 @@ share the tmpfs, and ids are reused.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-
-import structlog
 
 from deskhand.desktop.local import cgroup, file_tree, guest_user, isolation, precedence, processes, xserver
 from deskhand.errors import ConfigError
 
-log = structlog.get_logger()
 GUEST_FILE = "guest"
 """In a desktop's folder: the user id or mark of its guests."""
 LOCK_FILE = "owner"
 """In an owner's folder. The kernel unlocks it when the owner ends; forked children do not inherit the lock."""
 REMOVE_TIMEOUT_S = 8.0
+REAP_TIMEOUT_S = 600.0
+"""How long the reaper tries again: on an overloaded machine guests can outlive the first attempt."""
 _PREFIX = "deskhand-"
 _lock = threading.Lock()
 _current: RuntimeDir | None = None
@@ -49,7 +49,10 @@ class RuntimeDir:
         self._lock = os.open(hidden / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         hidden.rename(self.folder)  # nobody sees it without the lock
-        self._reaper = processes.start(
+        self.reaper = self._start_reaper()
+
+    def _start_reaper(self) -> subprocess.Popen[bytes]:
+        return processes.start(
             precedence.with_precedence(
                 processes.python_command("deskhand.desktop.local.runtime_dir", self.token, str(self.folder))
             ),
@@ -60,15 +63,21 @@ class RuntimeDir:
             cwd="/",
         )
 
+    def ensure_reaper(self) -> None:
+        """Start the reaper again if it has ended, and log that."""
+        if (code := self.reaper.poll()) is not None:
+            import structlog  # not at the top: the reaper imports this module without site packages
+
+            structlog.get_logger().error("runtime_dir.reaper_ended", code=code, folder=str(self.folder))
+            self.reaper = self._start_reaper()
+
     def close(self) -> None:
-        """Let the reaper clean up and wait for it."""
-        if self._reaper.stdin is not None and os.getpid() == self.owner_pid:
+        """Let the reaper clean up and wait for it, for at most 10 s; it continues without this process."""
+        if self.reaper.stdin is not None and os.getpid() == self.owner_pid:
             guest_user.release_all()
-            self._reaper.stdin.close()
-            try:
-                self._reaper.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._reaper.send_signal(signal.SIGKILL)
+            self.reaper.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.reaper.wait(timeout=10)
 
 
 def runtime() -> RuntimeDir:
@@ -80,6 +89,8 @@ def runtime() -> RuntimeDir:
             remove_stale(base)
             _current = RuntimeDir(base)
             atexit.register(_current.close)
+        else:
+            _current.ensure_reaper()
         return _current
 
 
@@ -103,7 +114,9 @@ def remove_stale(base: Path) -> None:
             if not _has_owner(folder):
                 remove(folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-"), folder)
         except Exception:
-            log.exception("runtime_dir.stale_folder", folder=str(folder))
+            import structlog
+
+            structlog.get_logger().exception("runtime_dir.stale_folder", folder=str(folder))
 
 
 def _has_owner(folder: Path) -> bool:
@@ -125,25 +138,34 @@ def _has_owner(folder: Path) -> bool:
         os.close(descriptor)
 
 
-def remove(token: str, folder: Path) -> None:
-    """Kill every process of a dead owner's desktops, whatever they did; remove its folder and X server sockets."""
+def remove(token: str, folder: Path) -> bool:
+    """Kill every process of a dead owner's desktops, whatever they did; remove its folder and X server sockets.
+
+    Returns whether nothing is left. The folder tells who the guests are, so it stays while one of them lives.
+    """
+    survivors: list[int] = []
     cgroup.remove_owner(token)
     processes.kill_labeled(processes.OWNER_LABEL, token, REMOVE_TIMEOUT_S)
     for guest_file in folder.glob(f"*/{GUEST_FILE}"):
         key = guest_file.read_text(errors="replace")  # empty if the owner died or the disk was full
         if key.isdecimal() and (user := guest_user.GuestUser.of_dead_owner(int(key))) is not None:
-            user.kill()
+            survivors += user.kill()
             user.close()
     cgroup.remove_owner(token)
+    if survivors:
+        return False
     for display_file in folder.glob("*/display"):
         number = display_file.read_text(errors="replace")
         if number.isdecimal():
             xserver.remove_dead_server(int(number))
     isolation.unmount_below(folder)
-    file_tree.remove_tree(folder)
+    return file_tree.remove_tree(folder)
 
 
 def main() -> None:
     """The reaper. `argv`: the owner's token, its folder. End of input means that the owner has ended."""
     sys.stdin.buffer.read()
-    remove(sys.argv[-2], Path(sys.argv[-1]))
+    deadline = time.monotonic() + REAP_TIMEOUT_S
+    while not remove(sys.argv[-2], Path(sys.argv[-1])) and time.monotonic() < deadline:
+        guest_user.release_all()
+        time.sleep(1)
