@@ -6,6 +6,7 @@ Where processes share the tests (`make test`), one file's stay together, and so 
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,6 +19,10 @@ from command_line import called
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with SIGINT ignored, and programs that the tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The processes share the cores. Threads of torch on a busy core let each other wait, for many times the work.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _seconds_by_folder: dict[str, float] = defaultdict(float)
 _tests_by_folder: dict[str, int] = defaultdict(int)

@@ -10,6 +10,7 @@ Invariant: only tokens of the assistant are trained, in the format that `agents.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from deskhand.actions.formats import deskhand_json
 from deskhand.actions.ops import Type
+from deskhand.models.fast_layers import has_fast_bfloat16
 from deskhand.models.tiny.architecture import MERGE, PATCH_PX
 from deskhand.recipes.tiny.data_parallel import DataParallelGroup
 from deskhand.recipes.tiny.demonstrations import MIDDLE, LabeledScreen, RecordedDemonstration, click_text
@@ -158,11 +161,21 @@ def target_loss(model: Any, inputs: dict[str, torch.Tensor], target_BT: torch.Te
     return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
 
 
+class _Float32Products(TorchDispatchMode):
+    """Multiplies bfloat16 matrices in float32, for torch's Muon, which always rounds gradients to bfloat16."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_product = func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        if is_product and args[0].dtype is torch.bfloat16:
+            return func(*(arg.float() for arg in args), **(kwargs or {})).bfloat16()
+        return func(*args, **(kwargs or {}))
+
+
 class PretrainLearner:
     """Learner of one process for `trainer.supervised.run_sft`.
 
     Optimizers are Muon (Jordan et al., 2024) for the hidden matrices, and AdamW for embeddings, position tables, biases
-    and norms. Matrix products run in bfloat16; weights and optimizer states are float32.
+    and norms. Matrix products run in bfloat16 where the CPU has fast ones; weights and optimizer states are float32.
     """
 
     def __init__(
@@ -189,7 +202,8 @@ class PretrainLearner:
     def gradient(self, batch: list[PretrainRow]) -> float:
         """Compute gradients, averaged over all processes, and return the loss of this process."""
         inputs, target_BT = batch_inputs(batch, self._pad_id, self._image_pad)
-        with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # fastest kernel for rows this short
+        precision = torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16())
+        with precision, sdpa_kernel(SDPBackend.MATH):  # fastest kernel for rows this short
             loss = target_loss(self.model, inputs, target_BT)
         loss.backward()
         self.group.average_gradients(self.model.parameters())
@@ -199,6 +213,8 @@ class PretrainLearner:
         for params, rate in self._rates:
             params["lr"] = rate * factor
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        with nullcontext() if has_fast_bfloat16() else _Float32Products():
+            for optimizer in self._optimizers:
+                optimizer.step()
         for optimizer in self._optimizers:
-            optimizer.step()
             optimizer.zero_grad(set_to_none=True)
