@@ -1,7 +1,7 @@
 """Ops on a local desktop: `ActionExecutor`.
 
 Invariant: every op of an action is validated before the first is performed. Once input was sent, a failure is
-`DeliveryUnknown`. Every op ends within its budget (`op_budgets`), whatever the guests do: all of its waits for them end
+`DeliveryUnknown`, or `GuestFailure`. Every op ends within its budget (`op_budgets`), whatever the guests do: all of its waits for them end
 at one deadline.
 """
 
@@ -40,7 +40,7 @@ from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
 from deskhand.desktop.local.windows import active_class, wait_for_manager, wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, XTestInput
-from deskhand.errors import AgentError, DeliveryUnknown, InfrastructureError
+from deskhand.errors import AgentError, DeliveryUnknown, GuestFailure, InfrastructureError
 
 _BETWEEN_OPS_SETTLE_S = 0.03
 _UNREAD_SETTLE_S = 0.1
@@ -90,7 +90,7 @@ class ActionExecutor:
         return ActionPlan(tuple(steps), budget_s)
 
     def perform(self, plan: ActionPlan) -> Frame:
-        """Raise `DeliveryUnknown` if it fails after the first input was sent."""
+        """Raise `DeliveryUnknown` if it fails after the first input was sent, or `GuestFailure`."""
         with x_errors("preparing an action"):
             self._session.connection.sync()
         try:
@@ -104,6 +104,8 @@ class ActionExecutor:
                 if isinstance(op, (MouseDown, MouseUp)):
                     self._button_down = isinstance(op, MouseDown)
             return self.observe()
+        except GuestFailure:
+            raise
         except Exception as error:
             raise DeliveryUnknown(f"the desktop failed during an action: {type(error).__name__} {error}") from error
 

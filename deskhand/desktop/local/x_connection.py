@@ -1,12 +1,14 @@
 """The host's connection to a desktop's X server.
 
 Not thread-safe. Failures become `InfrastructureError`, and waiting for the server is bounded even if a guest has
-grabbed it.
+grabbed it. Whether a guest has is read at the time limit: a moment later it may have let go.
 """
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -24,8 +26,9 @@ import xcffib.xtest
 from xcffib.ffi import ffi
 from xcffib.xproto import EventMask, PropMode
 
+from deskhand.desktop.local import processes
 from deskhand.desktop.local.framebuffer import PointerImage
-from deskhand.errors import InfrastructureError
+from deskhand.errors import GuestFailure, InfrastructureError
 
 _ATOMS = (
     "_NET_CLIENT_LIST", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_NAME", "_NET_FRAME_EXTENTS", "_NET_MOVERESIZE_WINDOW",
@@ -34,13 +37,32 @@ _ATOMS = (
     "_NET_REQUEST_FRAME_EXTENTS",
 )  # fmt: skip
 SYNC_TIMEOUT_S = 4.0
+_CREDENTIALS = struct.Struct("3i")
+"""`struct ucred`: process, user and group id."""
 _SOCKET_ERROR = 1
 """`XCB_CONN_ERROR`; other codes are mistakes of this client."""
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
+_GET_IMAGE, _SHARED_GET_IMAGE = 73, 4
+"""Numbers of the requests, in the core protocol and in MIT-SHM."""
 _MIT_SHM = "MIT-SHM"
 _OWN_RESOURCE_ERRORS = (xcffib.damage.BadDamageError, xcffib.shm.BadSegError, xcffib.record.BadContextError)
 """About resources of which this connection names its own only."""
 _RESOURCE_ERRORS = (xcffib.xproto.WindowError, xcffib.xproto.DrawableError, xcffib.xproto.PixmapError)
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def is_screen_smaller(error: BaseException | None) -> bool:
+    """Return whether an error says that the screen has not the pixels that it had, because a guest resized it (RandR).
+
+    Of all pictures that could be taken, the host takes that of the whole screen only.
+    """
+    errors = [each for each in _with_causes(error) if isinstance(each, xcffib.xproto.MatchError)]
+    return any(each.major_opcode == _GET_IMAGE or each.minor_opcode == _SHARED_GET_IMAGE for each in errors)
 
 
 @contextmanager
@@ -56,6 +78,13 @@ def _wait_readable(descriptor: int, timeout_s: float) -> None:
     poller = select.poll()  # select() rejects descriptors above 1023
     poller.register(descriptor, select.POLLIN)
     poller.poll(max(0.0, timeout_s * 1000))
+
+
+def _peer(descriptor: int) -> int:
+    """Return the process at the other end of a local socket."""
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[0]
 
 
 class AuthenticatedConnection(xcffib.Connection):
@@ -99,26 +128,30 @@ class XConnection:
             self._fixes.QueryVersion(4, 0).reply()
             self.core.ChangeWindowAttributes(self.root, xcffib.xproto.CW.EventMask, [EventMask.PropertyChange])
             self._descriptor = self.x.get_file_descriptor()
+            self._server_pid = _peer(self._descriptor)
             self.sync()
 
     def sync(self) -> None:
         """Wait until the server has processed everything sent before (one round trip).
 
-        Raises `InfrastructureError` after `sync_timeout_s`, so that a hung or grabbed server blocks no caller.
+        Raises `InfrastructureError` after `sync_timeout_s`, so that a hung server blocks no caller; `GuestFailure` if
+        it serves guests instead.
         """
         sequence = self.core.GetInputFocus().sequence
         self.x.flush()
-        deadline = time.monotonic() + self.sync_timeout_s
+        run_time_s, deadline = processes.run_time_s(self._server_pid), time.monotonic() + self.sync_timeout_s
         reply, error = ffi.new("void **"), ffi.new("xcb_generic_error_t **")
         library: Any = xcffib.lib
         while not library.xcb_poll_for_reply(self.x._conn, sequence, reply, error):
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if remaining > 0:
+                _wait_readable(self._descriptor, remaining)
+                continue
+            silence = self._silence(run_time_s)
+            if not library.xcb_poll_for_reply(self.x._conn, sequence, reply, error):
                 self.x.discard_reply(sequence)
-                raise InfrastructureError(
-                    f"the X server did not respond within {self.sync_timeout_s:g} s; it hangs or a guest has grabbed it"
-                )
-            _wait_readable(self._descriptor, remaining)
+                raise silence
+            break
         try:
             if reply[0] == ffi.NULL:
                 raise xcffib.ConnectionException("connection lost")
@@ -126,19 +159,31 @@ class XConnection:
             library.free(reply[0])
             library.free(error[0])
 
+    def _silence(self, run_time_s: float) -> InfrastructureError:
+        """Return the error for a server that does not answer; `run_time_s` is its processor time at the request.
+
+        One that sleeps serves another client only. One that ran for half of the time worked for its clients: it was not
+        the processor that it lacked.
+        """
+        silent = f"the X server did not respond within {self.sync_timeout_s:g} s"
+        if processes.state(self._server_pid) == "S":
+            return GuestFailure(f"{silent}: a guest has grabbed it")
+        if processes.run_time_s(self._server_pid) - run_time_s > self.sync_timeout_s / 2:
+            return GuestFailure(f"{silent}: guests keep it at work")
+        return InfrastructureError(f"{silent}: it hangs, or waits for a processor")
+
     def is_lost(self) -> bool:
         """Return whether the server has closed this connection, as it does when a client kills another."""
         return self.x.has_error() == _SOCKET_ERROR
 
     def is_robbed(self, error: BaseException | None) -> bool:
         """Return whether an error says that a resource of this connection is gone, which only a guest can destroy."""
-        while error is not None:
-            if isinstance(error, _OWN_RESOURCE_ERRORS):
+        for each in _with_causes(error):
+            if isinstance(each, _OWN_RESOURCE_ERRORS):
                 return True
-            named = getattr(error, "bad_value", 0) if isinstance(error, _RESOURCE_ERRORS) else 0
+            named = getattr(each, "bad_value", 0) if isinstance(each, _RESOURCE_ERRORS) else 0
             if named and named & ~self.setup.resource_id_mask == self.setup.resource_id_base:
                 return True
-            error = error.__cause__ or error.__context__
         return False
 
     def pointer(self) -> tuple[int, int]:

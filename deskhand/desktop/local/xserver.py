@@ -22,8 +22,8 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 MIN_SIZE = (256, 192)
 MAX_SIZE = (1920, 1200)
-PROBE_S, PROBE_WORKING_S = 2.0, 8.0
-"""Time limits for an answer of a server that sleeps, and of one that works or waits for the CPU."""
+PROBE_S, PROBE_WORKING_S, PROBE_STEP_S = 2.0, 8.0, 0.05
+"""Time limits for an answer to one client and to several, and how often it is looked whether the server sleeps."""
 WORK_S = 0.25
 """Processor time in which a server answers every client, unless some keep it at work: it serves them in turn, and one
 turn takes milliseconds."""
@@ -126,31 +126,39 @@ class XServer:
         """
         start_s, deadline = processes.run_time_s(self.process.pid), time.monotonic() + PROBE_WORKING_S
         while True:
-            answers = self._answers_within(PROBE_S)
+            found = self._answer_within(PROBE_S)
             if processes.run_time_s(self.process.pid) - start_s >= WORK_S:
                 return "working"
-            if answers is not None:
-                return "answers" if answers else "gone"
-            if (state := processes.state(self.process.pid)) == "S":
-                return "grabbed"
-            if state != "R" or time.monotonic() > deadline:
+            if found is not None:
+                return found
+            if processes.state(self.process.pid) != "R" or time.monotonic() > deadline:
                 return "busy"
 
-    def _answers_within(self, timeout_s: float) -> bool | None:
-        """Return whether the server answers a new client, False if nothing listens, None if no answer comes in time."""
+    def _answer_within(self, timeout_s: float) -> Literal["answers", "grabbed", "gone"] | None:
+        """Return what the server does with a new client, "gone" if nothing listens, None if that is not known in time.
+
+        A server that sleeps although a request is there will not answer before a guest lets go of it, which may be soon.
+        """
+        deadline = time.monotonic() + timeout_s
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(timeout_s)
+            poller = select.poll()
             try:
                 client.connect(str(self.socket_path))
                 client.sendall(_SETUP_WITHOUT_COOKIE)
-                return bool(client.recv(1))  # it refuses the client, which is an answer
+                poller.register(client, select.POLLIN)
+                while time.monotonic() < deadline:
+                    is_asleep = processes.state(self.process.pid) == "S"
+                    if poller.poll(0 if is_asleep else 1000 * PROBE_STEP_S):
+                        return "answers" if client.recv(1) else "gone"  # it refuses the client, which is an answer
+                    if is_asleep:
+                        return "grabbed"
             except BlockingIOError:  # it accepts none, and others wait
                 time.sleep(timeout_s)
-                return None
-            except TimeoutError:
-                return None
+                return "grabbed" if processes.state(self.process.pid) == "S" else None
             except OSError:
-                return False
+                return "gone"
+        return None
 
     def ends_within(self, timeout_s: float) -> bool:
         return processes.wait_bounded(self.process, timeout_s)
