@@ -20,7 +20,7 @@ from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import guest_user, isolation, processes
+from deskhand.desktop.local import file_tree, guest_user, isolation, processes
 from deskhand.desktop.local.desktop_session import HOST_DISK_MIB
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
@@ -92,6 +92,22 @@ async def test_disk_usage_is_limited(desktop):
     script = "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1"
     written = await shell(desktop, script)
     assert int(written[1] or 0) <= LIMITS.disk_mib
+
+
+@pytest.mark.parametrize("level", ISOLATIONS)
+@pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "/dev/shm"])
+async def test_the_number_of_files_is_limited(level, place, monkeypatch):
+    """Each takes a kilobyte of the kernel's memory, also if it is empty."""
+    if place == "/dev/shm" and level == "plain":
+        pytest.skip("guests may not write there")
+    monkeypatch.setattr(file_tree, "MAX_ENTRIES", 1000)
+    async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
+        script = f"cd {place} && seq 1500 | xargs touch; ls | wc -l"
+        if desktop._session._is_disk_limited and (place == "$HOME" or level == "plain"):
+            assert int((await shell(desktop, script))[1]) < 1000
+        else:
+            await desktop.launch(["sh", "-c", f"{script}; sleep 20"])
+            assert "more than 1000 files" in await failure_of(desktop)
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)

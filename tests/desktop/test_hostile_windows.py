@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 import xcffib
@@ -82,7 +82,7 @@ async def test_a_guest_that_keeps_the_x_server_at_work_broke_its_desktop():
             arc = xcffib.xproto.ARC.synthetic(-30000, -30000, 60000, 60000, 0, 360 * 64)
             guest.core.PolyArc(guest.root, context, 64, [arc] * 64)
             guest.x.flush()
-            with pytest.raises(GuestFailure, match="keep (it|the X server) at work"):
+            with pytest.raises(GuestFailure, match=r"keep (it|the X server) at work"):
                 await desktop.perform([Wait(0.0)], action_id="wait")
 
 
@@ -95,7 +95,7 @@ async def test_a_guest_that_shrinks_the_screen_gets_stale_pixels_or_broke_its_de
             (crtc,) = randr.GetScreenResources(guest.root).reply().crtcs
             randr.SetCrtcConfig(crtc, 0, 0, 0, 0, 0, 1, 0, []).reply()
             randr.SetScreenSizeChecked(guest.root, 160, 120, 100, 100).check()
-            expected = suppress() if capture == "mapped" else pytest.raises(GuestFailure, match="size of the screen")
+            expected = nullcontext() if capture == "mapped" else pytest.raises(GuestFailure, match="size of the screen")
             with expected:
                 assert (await desktop.perform([Wait(0.0)], action_id="wait")).rgb().shape == (240, 320, 3)
 

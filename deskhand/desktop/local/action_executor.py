@@ -1,8 +1,8 @@
 """Ops on a local desktop: `ActionExecutor`.
 
 Invariant: every op of an action is validated before the first is performed. Once input was sent, a failure is
-`DeliveryUnknown`, or `GuestFailure`. Every op ends within its budget (`op_budgets`), whatever the guests do: all of its waits for them end
-at one deadline.
+`DeliveryUnknown`, or `GuestFailure`. Every op ends within its budget (`op_budgets`), whatever the guests do: all of its
+waits for them end at one deadline.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import guest_user, landlock, processes, seccomp
+from deskhand.desktop.local import file_tree, guest_user, landlock, processes, seccomp
 
 IsolationLevel = Literal["namespaces", "plain"]
 
@@ -50,6 +50,8 @@ _BWRAP = ("bwrap", "--seccomp", "9", "--unshare-user", "--unshare-pid", "--unsha
 _START_BWRAP = 'echo 1000 >/proc/self/oom_score_adj; exec "$@" 9<"$0"'
 """Opens the filter. Guests cannot lower the value again if a process with CAP_SYS_RESOURCE has set it, so this precedes
 the change of user."""
+TEMPORARY_FOLDERS = ("/dev/shm", "/tmp", "/run")
+"""File systems of guests with namespaces, besides their home. bubblewrap limits their size, not the number of files."""
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
@@ -156,10 +158,14 @@ def guest_group() -> int:
 
 
 def size_limited_folder(folder: Path, mib: int) -> bool:
-    """Mount a file system of `mib` MiB on an empty folder if this process may; return whether it did."""
+    """Mount a file system of `mib` MiB on an empty folder if this process may; return whether it did.
+
+    The number of files is limited too: each takes a kilobyte of the kernel's memory, also if it is empty.
+    """
     if os.getuid() != 0:
         return False
-    options = f"size={mib * _MIB},mode={folder.stat().st_mode & 0o777:o}".encode()
+    size = f"size={mib * _MIB},nr_inodes={file_tree.MAX_ENTRIES}"
+    options = f"{size},mode={folder.stat().st_mode & 0o777:o}".encode()
     return _LIBC.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NOSUID | _NODEV, options) == 0
 
 
@@ -231,7 +237,7 @@ def namespaces_command(
         words += ["--ro-bind", str(folder / name), f"/etc/{name}"]
     # The guest's user owns these namespaces and could change their settings in /proc/sys.
     words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
-    for path in ("/dev/shm", "/tmp", "/run"):
+    for path in TEMPORARY_FOLDERS:
         words += ["--perms", "1777", "--size", str(limits.disk_mib * _MIB), "--tmpfs", path]
     words += ["--remount-ro", "/dev", "--perms", "0700", "--dir", "/run/user"]
     for path in binds:

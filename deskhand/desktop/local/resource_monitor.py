@@ -21,9 +21,10 @@ from pathlib import Path
 
 import structlog
 
-from deskhand.desktop.local import file_tree, guest_user, processes
+from deskhand.desktop.local import file_tree, guest_user, isolation, processes
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.local.jail import Jail
+from deskhand.errors import InfrastructureError
 
 log = structlog.get_logger()
 PERIOD_S = 0.25
@@ -95,10 +96,22 @@ def _check(jail: Jail, monitored: _Monitored, by_key: dict[int, list[int]]) -> s
     reason = jail.cgroup.exceeded_limit() or exceeded_limit(
         pids, folders, limits, None if jail.cgroup.limits_memory else monitored.open_bytes
     )
+    if not reason and jail.isolation_level == "namespaces" and _num_temporary_files(jail) > file_tree.MAX_ENTRIES:
+        reason = f"guests created more than {file_tree.MAX_ENTRIES} files"
     if started >= monitored.due_at:
         ended = time.monotonic()
         monitored.due_at = ended + (ended - started) / SCAN_CPU_FRACTION
     return reason
+
+
+def _num_temporary_files(jail: Jail) -> int:
+    """Return how many files the guests have outside their home, as the kernel counts them."""
+    counts = [0]
+    with contextlib.suppress(OSError, InfrastructureError):  # it ends, or this user may not look
+        for folder in isolation.TEMPORARY_FOLDERS:
+            found = os.statvfs(f"/proc/{jail.first_pid()}/root{folder}")
+            counts.append(found.f_files - found.f_ffree)
+    return sum(counts)
 
 
 def _guests(jail: Jail, by_key: dict[int, list[int]]) -> list[int]:

@@ -137,7 +137,7 @@ class XServer:
     def _answer_within(self, timeout_s: float) -> Literal["answers", "grabbed", "gone"] | None:
         """Return what the server does with a new client, "gone" if nothing listens, None if that is not known in time.
 
-        A server that sleeps although a request is there will not answer before a guest lets go of it, which may be soon.
+        A server that sleeps although it has a request does not answer before a guest lets go of it, which may be soon.
         """
         deadline = time.monotonic() + timeout_s
         with socket.socket(socket.AF_UNIX) as client:
