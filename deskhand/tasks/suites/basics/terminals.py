@@ -1,8 +1,10 @@
 """Families `terminal_run` and `terminal_close`: colored terminals on a tiny screen.
 
-Two or three xterms are at random places. Each works in the folder of its color. Titles and folders do not tell them
-apart at the end: every terminal can be given another title, and reaches the folders of the others. What is closed, and
-where a command ran, is read from the windows and programs that set-up started. Each shell also lists its commands.
+Two or three xterms are at random places. Titles and folders do not tell them apart at the end: every terminal can be
+given another title, and reaches the folders of the others. What is closed, and where a command ran, is read from the
+windows and programs that set-up started. No command line tells which terminal has which color.
+
+In `terminal_run` each works in the folder of its color, and each shell lists its commands.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ COLORS = {
 DARK_TEXT = {"yellow", "white"}
 COMMANDS = ".commands"
 """Folder of the files, one per color, in which each shell lists the commands that were typed in it."""
+STYLE = ".style"
+"""File of X resources that each xterm reads when it starts; it is gone when the task begins."""
 TERMINALS = "terminals"
 """Noted by set-up: (window id, program id) by color."""
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
@@ -48,6 +52,8 @@ class TerminalScenario(Scenario):
     applications = ("xterm",)
     width, height = 256, 192
     settle_grace_s = 0.5
+    has_folders = True
+    """Whether each shell works in a folder of its color."""
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
@@ -63,17 +69,21 @@ class TerminalScenario(Scenario):
         shape = ["-geometry", f"{self.columns}x{self.rows}", "-xrm", "*cursorBlink: false"]
         terminals: dict[str, tuple[int, int]] = {}
         for color in self.colors:
-            await desktop.push(f"{color}/.keep", b"")
-            await desktop.push(f"{COMMANDS}/{color}", b"")
             text_color = "#000000" if color in DARK_TEXT else "#ffffff"
-            style = ["-bg", COLORS[color], "-fg", text_color, *font, *shape, "-title", color]
-            shell = ["-e", "bash", "--norc", "--noprofile"]
-            listing = f'history 1 >>"$HOME/{COMMANDS}/{color}" 2>/dev/null'
-            variables = {"PS1": "$ ", "PROMPT_COMMAND": listing}
-            program = await desktop.launch(["xterm", *style, *shell], env=variables, cwd=color)
+            style = {"background": COLORS[color], "foreground": text_color, "title": color}
+            await desktop.push(STYLE, "".join(f"xterm*{name}: {value}\n" for name, value in style.items()).encode())
+            variables = {"PS1": "$ ", "XENVIRONMENT": STYLE}
+            if self.has_folders:
+                await desktop.push(f"{color}/.keep", b"")
+                await desktop.push(f"{COMMANDS}/{color}", b"")
+                listing = f'history 1 >>"$HOME/{COMMANDS}/{color}" 2>/dev/null'
+                variables |= {"PROMPT_COMMAND": listing, "XENVIRONMENT": f"../{STYLE}"}
+            argv = ["xterm", *font, *shape, "-e", "bash", "--norc", "--noprofile"]
+            program = await desktop.launch(argv, env=variables, cwd=color if self.has_folders else None)
             # one at a time: the order of the windows decides their places
             window = (await desktop.wait_window(color))[0]
             terminals[color] = (window.id, program)
+        await desktop.run(["rm", STYLE])
         note(desktop, TERMINALS, terminals)
         await self.shuffle_windows(desktop, self.place_seed)
 
@@ -205,6 +215,8 @@ def run_instruction(color: str, word: str) -> str:
 
 class CloseScenario(TerminalScenario):
     """Terminals of which one is to be closed."""
+
+    has_folders = False
 
     async def first_click_targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         buttons = await self.close_buttons(desktop)
