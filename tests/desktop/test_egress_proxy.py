@@ -77,7 +77,9 @@ def heads(filler: bytes) -> bytes:
     return b"GET http://127.0.0.1:9/ HTTP/1.1" + filler + b"Host: other.test\r\n\r\n"
 
 
-@pytest.mark.parametrize("filler", [b"\r\nX: y\n", b"\r\nX: y\r", b"\n", b"\r\nX: y\r\n\t", b"\r\nX: \0\r\n"])
+@pytest.mark.parametrize(
+    "filler", [b"\r\nX: y\n", b"\r\nX: y\r", b"\n", b"\r\nX: y\r\n\t", b"\r\nX: \0\r\n", b"\r\nHost :"]
+)
 def test_a_head_that_servers_may_split_otherwise_gets_no_connection(opened, filler):
     """The listener's answer would be 502: nothing listens at the allowed address."""
     assert ask(opened[1], heads(b"\r\n")).startswith(b"HTTP/1.1 502")

@@ -29,6 +29,11 @@ PORT = 3128
 """Proxy port on the guest's loopback interface."""
 DEFAULT_PORTS = (80, 443)
 _CHUNK = 64 * 1024
+_TOKEN, _TEXT = r"[!#$%&'*+.^_`|~\w-]+", r"[^\r\n\0]*"
+_REQUEST_LINE = re.compile(rf"{_TOKEN} [^\s\0]+ HTTP/1\.[01]", re.ASCII)
+_HEADER = re.compile(rf"{_TOKEN}:{_TEXT}", re.ASCII)
+"""Servers may take a bare CR or LF for the end of a line, or ignore white space around a name (RFC 9112, 5.1), and so
+see a header that was not checked."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """IPv4 hosts behind a NAT64 translator: the last 32 bits are their address."""
 _NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -171,9 +176,8 @@ def _read_head(client: socket.socket) -> tuple[list[str], bytes]:
             raise ValueError("incomplete request")
     head, _, rest = data.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
-    # servers may take a bare CR or LF for the end of a line, and so see a header that was not checked
-    if any(line.startswith((" ", "\t")) or any(sign in line for sign in "\r\n\0") for line in lines):
-        raise ValueError("a line of the head contains CR, LF or NUL, or continues another")
+    if not (_REQUEST_LINE.fullmatch(lines[0]) and all(_HEADER.fullmatch(line) for line in lines[1:])):
+        raise ValueError("servers may read a line of the head differently")
     return lines, rest
 
 
