@@ -97,11 +97,12 @@ async def test_disk_usage_is_limited(desktop):
 @pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "/dev/shm"])
 async def test_the_number_of_files_is_limited(level, place, monkeypatch):
-    """Each takes a kilobyte of the kernel's memory, also if it is empty."""
+    """Each takes a kilobyte of the kernel's memory, also if it is empty, and the machine has one table of open files."""
     if place == "/dev/shm" and level == "plain":
         pytest.skip("guests may not write there")
     monkeypatch.setattr(file_tree, "MAX_ENTRIES", 1000)
     async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
+        assert 0 < int((await shell(desktop, "ulimit -Hn"))[1]) <= 1024
         script = f"cd {place} && seq 1500 | xargs touch; ls | wc -l"
         if desktop._session._is_disk_limited and (place == "$HOME" or level == "plain"):
             assert int((await shell(desktop, script))[1]) < 1000

@@ -18,6 +18,7 @@ import errno
 import functools
 import json
 import os
+import resource
 import shutil
 import stat
 import struct
@@ -52,6 +53,8 @@ _START_BWRAP = 'echo 1000 >/proc/self/oom_score_adj; exec "$@" 9<"$0"'
 the change of user."""
 TEMPORARY_FOLDERS = ("/dev/shm", "/tmp", "/run")
 """File systems of guests with namespaces, besides their home. bubblewrap limits their size, not the number of files."""
+MAX_OPEN_FILES = 1024
+"""Of a process. All processes of a desktop together must not use up the table of open files of this machine."""
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
@@ -245,7 +248,8 @@ def namespaces_command(
     words += ["--bind", str(folder / "control"), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
     words += ["--remount-ro", "/"]  # it is a tmpfs without a limit
     words += ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.max_processes}"]
-    words += ["--nice=0", "--rtprio=0", f"--data={limits.memory_mib * _MIB}", *command]
+    open_files = min(MAX_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    words += ["--nice=0", "--rtprio=0", f"--data={limits.memory_mib * _MIB}", f"--nofile={open_files}", *command]
     return _bwrap_command(folder / "filter", uid, words)
 
 
@@ -268,6 +272,7 @@ def plain_command(
             "data": limits.memory_mib * _MIB,
             "nice": 0,
             "rtprio": 0,
+            "nofile": MAX_OPEN_FILES,
         },
         "filter": seccomp.build_filter(has_namespaces=False).hex(),
         "command": command,
