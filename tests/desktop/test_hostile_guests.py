@@ -97,7 +97,7 @@ async def test_disk_usage_is_limited(desktop):
 @pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "/dev/shm"])
 async def test_the_number_of_files_is_limited(level, place, monkeypatch):
-    """Each takes a kilobyte of the kernel's memory, also if it is empty, and the machine has one table of open files."""
+    """Each takes a kilobyte of the kernel's memory, even an empty one, and the machine has one table of open files."""
     if place == "/dev/shm" and level == "plain":
         pytest.skip("guests may not write there")
     monkeypatch.setattr(file_tree, "MAX_ENTRIES", 1000)

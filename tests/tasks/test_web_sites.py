@@ -19,7 +19,7 @@ from deskhand.desktop.local import processes
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.suites.web import sites
 from deskhand.tasks.suites.web.scenario import VARIANTS
-from deskhand.tasks.suites.web.server import APPS, Site
+from deskhand.tasks.suites.web.server import APPS, MAX_CONNECTIONS, Site, SiteServer
 from deskhand.tasks.suites.web.web_app import TOKEN
 
 
@@ -45,6 +45,22 @@ def site() -> Site:
 
 def client(of: Site) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(of), base_url="http://127.0.0.1:8080")
+
+
+def test_a_guest_holds_few_connections_of_the_server_that_all_desktops_share() -> None:
+    of, server, listener = site(), SiteServer(), socket.create_server(("127.0.0.1", 0), backlog=200)
+    request = {"do": "open", "site": 1, "state": of.state, "style": of.style, "entry": "key", "start": "/"}
+    server.answer(request, listener)
+    held = [socket.create_connection(listener.getsockname()) for _ in range(MAX_CONNECTIONS + 3)]
+    for connection in held[MAX_CONNECTIONS:]:
+        connection.settimeout(10)
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionResetError:
+            continue
+    server.answer({"do": "close", "site": 1}, None)
+    for connection in held:
+        connection.close()
 
 
 async def test_a_site_is_open_to_the_browser_that_entered_it_and_to_nobody_else() -> None:

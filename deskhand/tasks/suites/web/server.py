@@ -27,6 +27,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail, shop
 
@@ -34,6 +35,7 @@ HEAD = struct.Struct("<I")
 COOKIE = "site"
 MAX_BODY_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
+"""Of one desktop: the process has file descriptors for the connections of all."""
 NOBODY = 65534
 APPS = {each.app.name: each.app for each in (mail, shop, calendar, issues, booking, files)}
 _APPLICATION = Starlette(routes=[app.mount for app in APPS.values()])
@@ -110,6 +112,15 @@ class Site:
         return method in ("GET", "HEAD") or all(headers.get(name) == value for name, value in _USER_ACTION.items())
 
 
+class _Connection(H11Protocol):
+    """A connection of a guest. Those beyond `MAX_CONNECTIONS` are closed at once."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+
+
 class SiteServer:
     """Serves sites in an event loop of its own thread, and answers the control socket in this one."""
 
@@ -129,7 +140,7 @@ class SiteServer:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                limit_concurrency=MAX_CONNECTIONS,
+                http=_Connection,
                 server_header=False,
                 ws="none",
             )
