@@ -96,10 +96,10 @@ def judge_seconds(task: Task) -> float:
 
 
 def is_accepted(answer: str | None, accepted: tuple[str, ...]) -> bool:
-    """Return whether an answer is one of `accepted`, without case, outer white space and a final period."""
+    """Return whether an answer is one of `accepted`, without case, outer white space, quotes and a final period."""
 
     def plain(text: str) -> str:
-        return " ".join(text.casefold().split()).removesuffix(".")
+        return " ".join(text.casefold().split()).removesuffix(".").strip("\"'`").removesuffix(".")
 
     return answer is not None and plain(answer) in map(plain, accepted)
 

@@ -34,7 +34,8 @@ def test_only_the_right_answer_is_accepted(name: str) -> None:
     for seed in SEEDS:
         task = FAMILIES[name].generate(seed)
         (answer,) = task.accepted_answers
-        assert is_accepted(f" {answer.upper()}. ", task.accepted_answers)
+        for said in (f" {answer.upper()}. ", f'"{answer}"', f"`{answer}`.", f"'{answer}.'"):
+            assert is_accepted(said, task.accepted_answers), said
         wrong = [None, "", task.instruction, f"{answer} {answer}", *task.metadata["wrong_answers"]]
         assert len(set(task.metadata["wrong_answers"])) >= 3, seed
         assert not any(is_accepted(text, task.accepted_answers) for text in wrong), seed
