@@ -137,7 +137,8 @@ class XServer:
     def _answer_within(self, timeout_s: float) -> Literal["answers", "grabbed", "gone"] | None:
         """Return what the server does with a new client, "gone" if nothing listens, None if that is not known in time.
 
-        A server that sleeps although it has a request does not answer before a guest lets go of it, which may be soon.
+        A server that sleeps although it has a request does not answer before a guest lets go of it, which may be soon;
+        programs that mean no harm do so within milliseconds.
         """
         deadline = time.monotonic() + timeout_s
         with socket.socket(socket.AF_UNIX) as client:
@@ -149,7 +150,7 @@ class XServer:
                 poller.register(client, select.POLLIN)
                 while time.monotonic() < deadline:
                     is_asleep = processes.state(self.process.pid) == "S"
-                    if poller.poll(0 if is_asleep else 1000 * PROBE_STEP_S):
+                    if poller.poll(1000 * PROBE_STEP_S):
                         return "answers" if client.recv(1) else "gone"  # it refuses the client, which is an answer
                     if is_asleep:
                         return "grabbed"
