@@ -48,7 +48,7 @@ VIEWS: tuple[View, ...] = ("icon", "compact")
 MAX_NAMES = 1000
 """In a home, which has about a hundred at the start."""
 TRASH = ".local/share/Trash"
-FIND_OUTSIDE = r"""find /tmp /var/tmp /dev/shm -path '/dev/shm/deskhand-*' -prune -o -user "$(id -u)" -type f \
+FIND_OUTSIDE = r"""find /tmp /var/tmp /dev/shm /run -path '/dev/shm/deskhand-*' -prune -o -user "$(id -u)" -type f \
   -size -64k -exec grep -lF -D skip -- "$1" {} + 2>/dev/null; test $? -lt 124"""
 """The folders of desktops are left out, because others may play the same task."""
 FIND_TIMEOUT_S = 10.0
