@@ -202,7 +202,7 @@ def count_files(scenario: QuestionScenario) -> Task:
     QuestionScenario,
     "shell_process",
     "medium",
-    "say with which number a running program was started",
+    "say which number is on the command line of a running program",
     abilities=("use a shell", "find something", "answer a question"),
 )
 def find_process(scenario: QuestionScenario) -> Task:
@@ -211,7 +211,7 @@ def find_process(scenario: QuestionScenario) -> Task:
     argv = {"sleep": ["sleep", number], "tail": ["tail", "-f", "-n", number, "/dev/null"]}
     more = {"sleep": ["sleep", other], "tail": ["tail", "-f", "-n", other, "/dev/null"]}
     scenario.programs = (argv[program], more[decoy])
-    text = f"A program {program} is running. In the terminal find out with which number it was started"
+    text = f"A program {program} is running. In the terminal find out which number is on its command line"
     return scenario.question(
         f"{text}, and answer with just that number", f"pgrep -a {program}", number, [other, third, program]
     )
