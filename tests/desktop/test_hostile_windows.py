@@ -19,6 +19,7 @@ from xcffib.xproto import CW, GC, Atom, EventMask, LineStyle, PropMode, WindowCl
 from deskhand.actions.ops import Click, Key, Point, Type, Wait, screen_px
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.clipboard import MAX_BYTES
+from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import GuestFailure
 
@@ -98,6 +99,17 @@ async def test_a_guest_that_shrinks_the_screen_gets_stale_pixels_or_broke_its_de
             expected = nullcontext() if capture == "mapped" else pytest.raises(GuestFailure, match="size of the screen")
             with expected:
                 assert (await desktop.perform([Wait(0.0)], action_id="wait")).rgb().shape == (240, 320, 3)
+
+
+async def test_a_guest_that_uses_up_the_x_servers_memory_broke_its_desktop():
+    async with embedded(SMALL, capture="server", limits=ResourceLimits(memory_mib=64)) as desktop:
+        with as_guest(desktop) as guest:
+            for side in (1024, 256, 128):  # down to less than a picture of the screen takes
+                with suppress(xcffib.xproto.AllocError):
+                    while True:
+                        guest.core.CreatePixmapChecked(24, guest.x.generate_id(), guest.root, side, side).check()
+            with pytest.raises(GuestFailure, match="memory of the X server"):
+                await desktop.perform([Wait(0.0)], action_id="wait")
 
 
 async def test_a_screen_that_a_guest_blackens_is_a_frame(desktop):

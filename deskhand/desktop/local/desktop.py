@@ -28,7 +28,7 @@ from deskhand.desktop.local.idempotency_cache import IdempotencyCache
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits, available_isolation
 from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.desktop.local.screen_reader import Capture
-from deskhand.desktop.local.x_connection import is_screen_smaller, x_errors
+from deskhand.desktop.local.x_connection import guests_doing, x_errors
 from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 
 Result = TypeVar("Result")
@@ -154,6 +154,8 @@ class LocalDesktop:
             self._check_alive(session)
         if session.failure() is not None:
             return
+        if doing := guests_doing(error):
+            raise GuestFailure(f"desktop {self.label}: {doing} ({error})") from error
         state = session.x_server.probe()
         if state == "gone" and session.x_server.ends_within(X_EXIT_S) and session.failed_by_guests():
             self._check_alive(session)
@@ -167,8 +169,6 @@ class LocalDesktop:
             raise GuestFailure(f"desktop {self.label}: a guest destroyed what the host has in the X server ({error})")
         if state == "answers" and session.connection.is_lost():
             raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
-        if is_screen_smaller(error):
-            raise GuestFailure(f"desktop {self.label}: a guest changed the size of the screen ({error})") from error
         if session.jail.has_stopped_programs():
             raise GuestFailure(f"desktop {self.label}: a guest has stopped programs ({error})") from error
 

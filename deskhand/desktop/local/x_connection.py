@@ -50,19 +50,25 @@ _OWN_RESOURCE_ERRORS = (xcffib.damage.BadDamageError, xcffib.shm.BadSegError, xc
 _RESOURCE_ERRORS = (xcffib.xproto.WindowError, xcffib.xproto.DrawableError, xcffib.xproto.PixmapError)
 
 
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+def _with_causes(error: BaseException | None) -> Iterator[Any]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def is_screen_smaller(error: BaseException | None) -> bool:
-    """Return whether an error says that the screen has not the pixels that it had, because a guest resized it (RandR).
+def guests_doing(error: BaseException | None) -> str:
+    """Return what guests did to the server, if an error of the host's requests can have no other cause.
 
-    Of all pictures that could be taken, the host takes that of the whole screen only.
+    The host takes pictures of the whole screen only, as large as it was at the start, and needs little memory.
     """
-    errors = [each for each in _with_causes(error) if isinstance(each, xcffib.xproto.MatchError)]
-    return any(each.major_opcode == _GET_IMAGE or each.minor_opcode == _SHARED_GET_IMAGE for each in errors)
+    for each in _with_causes(error):
+        if isinstance(each, xcffib.xproto.AllocError):
+            return "guests used up the memory of the X server"
+        if isinstance(each, xcffib.xproto.MatchError) and (
+            each.major_opcode == _GET_IMAGE or each.minor_opcode == _SHARED_GET_IMAGE
+        ):
+            return "a guest changed the size of the screen"  # RandR
+    return ""
 
 
 @contextmanager
