@@ -26,7 +26,7 @@ def code_run(task: Task) -> Ways:
 def archive_note(task: Task) -> Ways:
     there: list[Act] = [click("mousepad", 0.5, 0.5), types(answer_of(task, "Documents/note.txt").strip())]
     return {
-        "saved by the menu": [*there, *menu("File", "Save"), rest],
+        "saved by the menu": [*there, *menu("File", r"Save *"), rest],
         "with a new line": [*there, "Return", *SAVED],
         "after sorting": [click("xarchiver", 0.5, 0.5), *there, *SAVED],
     }
