@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -114,6 +114,34 @@ def test_the_folder_of_an_owner_that_died_while_writing_is_removed(tmp_path):
         (folder / name / "display").write_text(text)
     remove("no-such-owner", folder)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("is_renamed", "times"), [(True, 99), (True, 1), (False, 99)])
+def test_a_folder_that_is_renamed_at_every_look_hides_no_files(is_renamed, times, on_tmpfs, monkeypatch):
+    """A guest can rename it in a loop. Honest programs rename a folder once, and remove others all the time."""
+    (on_tmpfs / "a").mkdir()
+    (on_tmpfs / "a" / "file").write_bytes(bytes(1 << 20))
+    names, found = iter(range(99)), os.scandir
+
+    @contextmanager
+    def scandir(folder):
+        with found(folder) as entries:
+            listed = list(entries)
+        for entry in listed:
+            if entry.is_dir() and (number := next(names)) < times:
+                if is_renamed:
+                    os.rename(entry.name, f"{number}", src_dir_fd=folder, dst_dir_fd=folder)
+                else:
+                    (on_tmpfs / entry.name / "file").unlink(missing_ok=True)
+                    (on_tmpfs / entry.name).rmdir()
+                    (on_tmpfs / f"{number}").mkdir()
+        yield iter(listed)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    if is_renamed and times > 1:
+        assert "renaming" in str(resource_monitor.exceeded_limit([], [on_tmpfs], ResourceLimits(disk_mib=8)))
+    else:
+        assert (disk_bytes(on_tmpfs, 8 << 20) >= 1 << 20) == is_renamed
 
 
 def test_a_vanishing_file_does_not_hide_others_from_the_disk_count(tmp_path, monkeypatch):

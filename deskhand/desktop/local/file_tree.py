@@ -20,6 +20,8 @@ MAX_ENTRIES = 200_000
 """Files and folders that `disk_bytes` counts, whatever their size."""
 MAX_DEPTH = 100
 """Folders within folders that it counts. Each takes a file descriptor."""
+MAX_WALKS = 5
+"""A folder that is renamed each time exceeds the limit: guests could hide any number of files in it."""
 MAX_REMOVAL_CPU_S = 60.0
 """Processor time for a removal: guests that live on could add files forever."""
 _BATCH = 1000
@@ -28,18 +30,31 @@ _OWNER_READS = stat.S_IRUSR | stat.S_IXUSR
 
 
 class TreeTooLarge(Exception):
-    """There are more files than `MAX_ENTRIES`, or folders are nested deeper than `MAX_DEPTH`."""
+    """There are more files than `MAX_ENTRIES`, or folders deeper than `MAX_DEPTH` or with new names each time."""
 
 
 def disk_bytes(folder: Path, limit: int) -> int:
     """Return the disk usage of a folder in bytes; stops counting above `limit`. Raises `TreeTooLarge`.
 
     Links are not followed. A folder that its owner, who is this process's user, may not read is readable meanwhile.
+    Everything is counted again if a folder was renamed or removed before it could be opened.
     """
+    moved: set[int] | None = None
+    for _ in range(MAX_WALKS):
+        total, lost = _walk(str(folder), limit)
+        moved = lost if moved is None else moved & lost  # a tmpfs uses no inode twice
+        if total > limit or not moved:
+            return total
+    raise TreeTooLarge("guests keep renaming folders while their files are counted")
+
+
+def _walk(path: str, limit: int) -> tuple[int, set[int]]:
+    """Return the disk usage, and the inodes of folders that were listed and then not there."""
     total = entries = 0
-    opened: list[tuple[int, int | None, list[str]]] = []
-    """From the top down: descriptor, mode to restore, folders that were not counted yet."""
-    todo: list[str] = [str(folder)]
+    lost: set[int] = set()
+    opened: list[tuple[int, int | None, list[tuple[str, int]]]] = []
+    """From the top down: descriptor, mode to restore, names and inodes of folders that were not counted yet."""
+    todo: list[tuple[str, int]] = [(path, 0)]
     above: int | None = None
     try:
         while todo or opened:
@@ -48,11 +63,15 @@ def disk_bytes(folder: Path, limit: int) -> int:
                 _close(descriptor, mode)
                 above, todo = (opened[-1][0], opened[-1][2]) if opened else (None, [])
                 continue
+            name, inode = todo.pop()
             try:
-                descriptor, mode = _open_readable(todo.pop(), above)
-            except OSError:  # it is gone
+                descriptor, mode = _open_readable(name, above)
+            except FileNotFoundError:
+                lost.add(inode)
                 continue
-            folders: list[str] = []
+            except OSError:
+                continue
+            folders: list[tuple[str, int]] = []
             opened.append((descriptor, mode, folders))
             above, todo = descriptor, folders
             if len(opened) > MAX_DEPTH:
@@ -63,15 +82,15 @@ def disk_bytes(folder: Path, limit: int) -> int:
                     if entries > MAX_ENTRIES:
                         raise TreeTooLarge(f"guests created more than {MAX_ENTRIES} files")
                     with contextlib.suppress(OSError):  # the file may be gone
-                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
                         if entry.is_dir(follow_symlinks=False):
-                            folders.append(entry.name)
+                            folders.append((entry.name, entry.inode()))
+                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
             if total > limit:
                 break
     finally:
         for descriptor, mode, _ in reversed(opened):
             _close(descriptor, mode)
-    return total
+    return total, lost
 
 
 def _open_readable(name: str, above: int | None) -> tuple[int, int | None]:
