@@ -54,7 +54,7 @@ the change of user."""
 TEMPORARY_FOLDERS = ("/dev/shm", "/tmp", "/run")
 """File systems of guests with namespaces, besides their home. bubblewrap limits their size, not the number of files."""
 MAX_OPEN_FILES = 1024
-"""Of a process. All processes of a desktop together must not use up the table of open files of this machine."""
+"""Limit of one process: all of a desktop together must not use up the table of open files of this machine."""
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 

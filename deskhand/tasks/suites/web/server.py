@@ -35,7 +35,7 @@ HEAD = struct.Struct("<I")
 COOKIE = "site"
 MAX_BODY_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
-"""Of one desktop: the process has file descriptors for the connections of all."""
+"""Limit of one desktop: the process has file descriptors for the connections of all."""
 NOBODY = 65534
 APPS = {each.app.name: each.app for each in (mail, shop, calendar, issues, booking, files)}
 _APPLICATION = Starlette(routes=[app.mount for app in APPS.values()])
