@@ -72,7 +72,7 @@ def test_the_bundled_policy_and_models_made_like_it_keep_their_settings(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("qwen2_5_vl", "qwen25_vl"), ("qwen3_vl", "qwen3_vl"), ("qwen3_5", "qwen35")]
+    ("kind", "expected"), [("qwen2_5_vl", "qwen25_vl"), ("qwen3_vl_moe", "qwen3_vl"), ("qwen3_5", "qwen35")]
 )
 def test_a_checkpoint_gets_the_format_of_its_architecture_unless_its_name_says_more(tmp_path, kind, expected) -> None:
     for name, action_format in (("model", expected), ("UI-TARS-1.5-7B", "uitars_1_5")):

@@ -20,9 +20,12 @@ _PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(enc
 QWEN3_VL_4B: dict[str, Any] = _PUBLISHED["Qwen/Qwen3-VL-4B"]
 QWEN25_VL_3B: dict[str, Any] = _PUBLISHED["Qwen/Qwen2.5-VL-3B"]
 QWEN35_4B: dict[str, Any] = _PUBLISHED["Qwen/Qwen3.5-4B"]
+_QWEN3_VL_30B: dict[str, Any] = _PUBLISHED["Qwen/Qwen3-VL-30B-A3B"]
 PUBLISHED = {
     "Qwen/Qwen3-VL-4B-Instruct": QWEN3_VL_4B,
     "Qwen/Qwen3-VL-4B-Thinking": QWEN3_VL_4B,
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": _QWEN3_VL_30B,
+    "Qwen/Qwen3-VL-30B-A3B-Thinking": _QWEN3_VL_30B,
     "Qwen/Qwen2.5-VL-3B-Instruct": QWEN25_VL_3B,
     "Qwen/Qwen3.5-4B": QWEN35_4B,
 }
@@ -42,6 +45,7 @@ _LINEAR_SIZES = (
     "linear_num_key_heads", "linear_num_value_heads",
     "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
 )  # fmt: skip
+_EXPERT_SIZES = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
 
 
 def values_of(source: str) -> dict[str, Any]:
@@ -58,14 +62,19 @@ def values_of(source: str) -> dict[str, Any]:
     file = folder / "config.json"
     values = read_json(file)
     values = values if "text_config" in values else {**values, "text_config": values}
+    if isinstance(text := values["text_config"], dict) and "num_local_experts" in text:  # as transformers 5 writes it
+        values = {**values, "text_config": {**text, "num_experts": text["num_local_experts"]}}
     _check(values, file)
     return values
 
 
 def _check(values: dict[str, Any], file: Path) -> None:
-    linear = _LINEAR_SIZES if FAMILIES[family_of(values, file)].linear_interval else ()
-    for section, names in (*_SIZES.items(), ("text_config", linear)):
+    family = FAMILIES[family_of(values, file)]
+    more = (*(_LINEAR_SIZES if family.linear_interval else ()), *(_EXPERT_SIZES if family.has_experts else ()))
+    for section, names in (*_SIZES.items(), ("text_config", more)):
         for name in names:
+            if name == "intermediate_size" and section == "text_config" and family.has_experts:
+                continue
             found = values[section].get(name) if isinstance(values.get(section), dict) else None
             if not isinstance(found, int) or not 0 < found <= (1000 if name in _DEPTHS else 10**8):
                 raise ConfigError(
@@ -107,6 +116,12 @@ def attention_layers(values: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the indices of the decoder layers with keys and values."""
     kinds = FAMILIES[family_of(values)].layer_types(values["text_config"])
     return tuple(index for index, kind in enumerate(kinds) if kind == FULL)
+
+
+def expert_share(values: Mapping[str, Any]) -> float:
+    """Return the share of the experts that compute a token; 1 without experts."""
+    text = values["text_config"]
+    return text["num_experts_per_tok"] / text["num_experts"] if FAMILIES[family_of(values)].has_experts else 1.0
 
 
 def state_shapes(values: Mapping[str, Any]) -> StateShapes:

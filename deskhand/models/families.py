@@ -38,12 +38,19 @@ class ModelFamily:
     serves_vision_lora: bool = False
     """Whether that is so for LoRA on the vision tower too: where vLLM's results are tested against the trainer's."""
     trains_with_areal: bool = True
-    """Whether AReaL's workers keep packed rows apart."""
+    """Whether packed rows are exact in AReaL's workers, as tests show."""
+    transposed: tuple[str, ...] = ()
+    """Ends of the names of weights whose last two dimensions checkpoints store in the other order."""
 
     @property
     def architecture(self) -> str:
         """Name of the model's class in transformers and vLLM."""
         return f"{self.classes}ForConditionalGeneration"
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether each token passes through a few of many MLPs."""
+        return self.classes.endswith("Moe")
 
     def model_class(self) -> Any:
         import transformers
@@ -54,6 +61,13 @@ class ModelFamily:
         import transformers
 
         return getattr(transformers, f"{self.classes}Config")
+
+    def stored(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors of the model in the layout of its checkpoints, which servers read, or the other way around."""
+        return {
+            name: tensor.transpose(-2, -1).contiguous() if name.endswith(self.transposed) else tensor
+            for name, tensor in weights.items()
+        }
 
     def layer_types(self, text: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the kind of each decoder layer; `text` is `text_config` of config.json."""
@@ -66,9 +80,21 @@ class ModelFamily:
 
 FAMILIES = {
     "qwen3_vl": ModelFamily("Qwen3VL", (65536, 16_777_216), "qwen3_vl", has_deepstack=True, serves_vision_lora=True),
+    "qwen3_vl_moe": ModelFamily(
+        "Qwen3VLMoe",
+        (65536, 16_777_216),
+        "qwen3_vl",
+        has_deepstack=True,
+        serves_lora=False,
+        trains_with_areal=False,
+        transposed=(".experts.gate_up_proj", ".experts.down_proj"),
+    ),
     "qwen2_5_vl": ModelFamily("Qwen2_5_VL", (3136, 12_845_056), "qwen25_vl"),
     "qwen3_5": ModelFamily(
         "Qwen3_5", (65536, 16_777_216), "qwen35", linear_interval=4, serves_lora=False, trains_with_areal=False
+    ),
+    "qwen3_5_moe": ModelFamily(
+        "Qwen3_5Moe", (65536, 16_777_216), "qwen35", linear_interval=4, serves_lora=False, trains_with_areal=False
     ),
 }
 """Families by `model_type`."""

@@ -284,6 +284,9 @@ def _model(folder: Path, family: str, dtype: str, device: str) -> Any:
     if (unknown := kinds - {FULL, LINEAR}) or kinds == {LINEAR}:
         why = ", ".join(sorted(unknown)) or f"no {FULL}"
         raise ConfigError(f"{folder / 'config.json'}: layer_types: {why} is not supported; choose another model")
+    for name, parameter in model.named_parameters():
+        if name.endswith(FAMILIES[family].transposed) and parameter.shape[-1] == parameter.shape[-2]:
+            raise ConfigError(f"{folder}: {name} is square, so its layout is unknown; choose another model")
     embed_patches_by_product(model)
     separate_rows(model)
     replace_linear_with_onednn(model)
@@ -302,6 +305,8 @@ def _check_agreement(
         if getattr(image_processor, key) != expected:
             file, found = folder / "preprocessor_config.json", preprocessing.get(key)
             raise ConfigError(f"{file}: {key} must be {expected} as in config.json, got {found}")
+    if not getattr(config.text_config, "norm_topk_prob", True):
+        raise ConfigError(f"{folder / 'config.json'}: norm_topk_prob must be true, as transformers computes experts")
     file = folder / "tokenizer.json"
     placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     if placeholder != (expected := config.image_token_id):

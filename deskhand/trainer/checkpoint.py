@@ -34,6 +34,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from deskhand.errors import ConfigError, HealthError
+from deskhand.models.families import FAMILIES
 from deskhand.models.forward import unwrap
 from deskhand.models.hub import AGENT_FILE
 from deskhand.trainer.trainer import Trainer
@@ -102,7 +103,8 @@ class CheckpointManager:
                     shutil.copyfile(file, draft / file.name)
             model = unwrap(trainer.policy.model)
             model.config.save_pretrained(draft)
-            save_file(_untied(trainer.policy.snapshot("cpu")), draft / "model.safetensors", metadata={"format": "pt"})
+            weights = _untied(trainer.policy.checkpoint_weights())
+            save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
             (draft / "model.safetensors.index.json").write_text(_index(draft / "model.safetensors"))
             save_file(_trainer_tensors(trainer), draft / "trainer.safetensors")
             for file in draft.iterdir():
@@ -269,7 +271,8 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
 
     held: set[int] = set()
     if adapter is None:
-        weights = _read(folder / "model.safetensors")
+        family = FAMILIES[unwrap(trainer.policy.model).config.model_type]
+        weights = family.stored(_read(folder / "model.safetensors"))
         for name, target in _untied(unwrap(trainer.policy.model).state_dict()).items():
             match(name, target, weights.get(name))
             held.add(target.data_ptr())

@@ -34,6 +34,7 @@ def inject_lora(model: Any, config: LoraConfig) -> None:
     except ImportError as error:
         raise ConfigError("policy.lora: peft is not installed; pip install peft") from error
     if config.load_in_4bit:
+        check_quantizable(model)
         quantize_linear(model)
     settings = LoraConfig(
         r=config.rank,
@@ -137,6 +138,12 @@ def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
                 copies[key] = tensor.detach().to(device or tensor.device, copy=True)
             weights[plain] = copies[key]
     return weights
+
+
+def check_quantizable(model: Any) -> None:
+    """Raise `ConfigError` for a model with experts: they are one tensor per layer, which would stay as it is."""
+    if any(name.endswith(".experts") for name, _ in model.model.language_model.named_modules()):
+        raise ConfigError("policy.lora.load_in_4bit: experts cannot be stored in 4 bits; set it to false")
 
 
 def quantize_linear(model: Any) -> None:

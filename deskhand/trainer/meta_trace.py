@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
+from transformers.integrations import moe
 from transformers.integrations.sdpa_attention import repeat_kv
 
 from deskhand.config.trainer import PolicyConfig
@@ -29,6 +30,7 @@ from deskhand.models.families import FAMILIES
 from deskhand.models.forward import ModelInputs, forward_decoder
 from deskhand.models.linear_attention import StateView, linear_layers
 from deskhand.trainer.batch import TrainBatch
+from deskhand.trainer.lora import check_quantizable
 from deskhand.trainer.policy import Policy
 
 ATTENTION = "deskhand_traced"
@@ -55,6 +57,8 @@ class MetaTrace:
     """Number of trained weights."""
     weights: float
     """Weights including LoRA."""
+    experts: float
+    """Number of weights of all experts."""
     packable: float
     """Number of weights that QLoRA quantizes to 4 bits."""
     largest_packable: float
@@ -166,9 +170,26 @@ def _chunks(part_BTX: Tensor) -> Tensor:
     return part_BTX.unflatten(1, (-1, CHUNK)).flatten(0, 1)
 
 
+def _trace_grouped_products() -> None:
+    """Let transformers compute experts on the meta device with its own operator, in this process.
+
+    Torch's operator has only bfloat16 there.
+    """
+    own = getattr(moe, "_can_use_grouped_mm", None)
+    if own is None or getattr(own, "traces_experts", False):
+        return
+
+    def can_use(input: Tensor, weight: Tensor, offs: Tensor) -> bool:
+        return weight.device.type != "meta" and own(input, weight, offs)
+
+    can_use.traces_experts = True  # type: ignore[attr-defined]
+    moe._can_use_grouped_mm = can_use
+
+
 def _built(values: dict[str, Any], dtype: str) -> Any:
     """Build the model; call inside `torch.device("meta")`."""
     AttentionInterface.register(ATTENTION, _attention)
+    _trace_grouped_products()
     model = architectures.build(values).to(getattr(torch, dtype))
     for layer in linear_layers(model):
         _chunks_as_rows(layer)
@@ -187,6 +208,8 @@ def deepstack(values: dict[str, Any]) -> list[int]:
 def _policy(model: Any, config: PolicyConfig) -> Policy:
     """Return the policy with zero gradients; 4-bit weights are traced as they are before quantization."""
     if config.lora is not None:
+        if config.lora.load_in_4bit:
+            check_quantizable(model)
         config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
     policy = Policy(model, config)
     for tensor in policy.parameters().values():
@@ -215,6 +238,7 @@ def trace_language_model(
         model.model.visual = nn.Identity()
         layers = model.model.language_model.layers
         parameters = sum(parameter.numel() for parameter in model.parameters())
+        experts = sum(value.numel() for name, value in layers.named_parameters() if ".experts." in name)
         packable = [part.weight.numel() for part in layers.modules() if isinstance(part, nn.Linear)]
         policy = _policy(model, config.model_copy(update={"train_vision": True}))
         trained = policy.parameters().values()
@@ -237,6 +261,7 @@ def trace_language_model(
             parameters=parameters,
             trained=sum(tensor.numel() for tensor in trained),
             weights=sum(parameter.nbytes for parameter in model.parameters()),
+            experts=experts,
             packable=sum(packable),
             largest_packable=max(packable),
             saved=saved,

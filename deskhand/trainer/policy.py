@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from deskhand.config.trainer import PolicyConfig
+from deskhand.models.families import FAMILIES
 from deskhand.models.forward import forward_decoder, log_softmax, unwrap
 from deskhand.recorder import graph
 from deskhand.trainer.batch import MicrobatchPlan, TrainBatch, check_sequence, plan_microbatches
@@ -127,9 +128,13 @@ class Policy:
         return self.config.lora is not None and self.config.lora.load_in_4bit
 
     def snapshot(self, device: str | None = None) -> dict[str, Tensor]:
-        """Return a copy of all weights under the checkpoint's names, LoRA merged in, on `device` or in place."""
+        """Return a copy of the model's tensors by name, LoRA merged in, on `device` or in place."""
         with self.lock:
             return merged_weights(unwrap(self.model), device)
+
+    def checkpoint_weights(self) -> dict[str, Tensor]:
+        """Return a copy of all weights in host memory as a checkpoint stores them, LoRA merged in."""
+        return FAMILIES[unwrap(self.model).config.model_type].stored(self.snapshot("cpu"))
 
     def adapter(self, *, tower: bool = False) -> LoraWeights | None:
         """Return a copy of the LoRA weights, or None if an engine with the base model cannot use them.

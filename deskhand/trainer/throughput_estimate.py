@@ -157,7 +157,8 @@ class FlopCount:
 def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *, adapters: bool) -> FlopCount:
     """Count the operations of one gradient of a step, without recomputation.
 
-    A matrix takes 2 operations per weight forward and 2 (frozen) or 4 (trained) backward. Attention takes twice as much
+    A matrix takes 2 operations per weight forward and 2 (frozen) or 4 (trained) backward; a token is computed by some
+    of the experts. Attention takes twice as much
     backward as forward. The head runs on sampled tokens only; each screenshot is encoded once.
     """
     text, vision = values["text_config"], values["vision_config"]
@@ -165,7 +166,8 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
     tokens = work.step_rows * work.row_tokens
     sampled = work.step_rows * work.turns_in_row * work.reply_tokens
     embedding = text["vocab_size"] * text["hidden_size"]
-    matrices = memory.traced.parameters - embedding * (1 if values.get("tie_word_embeddings") else 2)
+    idle = memory.traced.experts * (1 - architectures.expert_share(values))
+    matrices = memory.traced.parameters - idle - embedding * (1 if values.get("tie_word_embeddings") else 2)
     products = 2 * matrices * tokens + 2 * embedding * sampled
     layers = len(architectures.attention_layers(values))
     attention = 2 * tokens * work.row_tokens * text["num_attention_heads"] * head * layers
@@ -196,6 +198,8 @@ def estimate_throughput(
     states = 2 * architectures.state_shapes(values).bytes(BYTES[dtype])
     cache = requests * (work.row_tokens / 2 * numbers_per_token(values) * BYTES[dtype] + states)
     weights = next(term.bytes for term in memory.terms if term.name == "weights")
+    unread = (1 - architectures.expert_share(values)) ** requests  # each request uses experts of its own
+    weights -= unread * memory.traced.experts * BYTES[dtype]
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"] * in_process
     token_s = max((weights + cache) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (

@@ -69,5 +69,5 @@ async def push_weights(policy: Policy, engine: Engine, version: int, executor: E
         if adapter is not None:
             await engine.update_lora(version, adapter)
             return
-    weights = await run(policy.snapshot, None if isinstance(engine, SupportsSharedWeights) else "cpu")
+    weights = await run(policy.snapshot if isinstance(engine, SupportsSharedWeights) else policy.checkpoint_weights)
     await engine.update_weights(version, weights)

@@ -118,7 +118,8 @@ async def test_log_probs_equal_a_plain_forward_pass(
     assert all(done.served_ids == prompt.token_ids for calls in episodes for prompt, _, done in calls)
     differences = reference(loaded, episodes)
     largest, divergence = mismatch(differences)
-    print(f"max |difference| {largest:.2e}, mean KL estimate {divergence:.2e} over {len(differences)} tokens")
+    what = f"{loaded.family}, temperature {temperature}, {reference.__name__}"
+    print(f"{what}: max {largest:.2e} nat, mean KL estimate {divergence:.2e} over {len(differences)} tokens")
     assert largest < 1e-3
     assert divergence < 1e-6
 

@@ -33,7 +33,7 @@ def folder(good: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe"])
 def test_all_families_load_complete_by_the_same_path(family: str, tmp_path: Path) -> None:
     saved = save_checkpoint(tmp_path, family)
     loaded = load(str(tmp_path))
@@ -150,6 +150,19 @@ def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
     values["text_config"]["layer_types"] = ["linear_attention"] * 4
     build(values).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"^[^\n]*config\.json: layer_types: no full_attention is not supported"):
+        load(str(tmp_path))
+
+
+def test_experts_that_transformers_would_read_wrongly_are_refused(tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path, "qwen3_vl_moe")
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    edit("config.json", text_config={**text, "norm_topk_prob": False})(tmp_path)
+    with pytest.raises(ConfigError, match=r"config\.json: norm_topk_prob must be true"):
+        load(str(tmp_path))
+    values = model.config.to_dict()
+    values["text_config"] |= {"moe_intermediate_size": values["text_config"]["hidden_size"] // 2}
+    build(values).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"experts\.gate_up_proj is square, so its layout is unknown"):
         load(str(tmp_path))
 
 

@@ -25,11 +25,11 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 
 
-@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "qwen3_5"])
 def loaded(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> LoadedModel:
     torch.set_num_threads(1)
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = getattr(chat_templates, request.param.upper())
+    tokenizer.chat_template = getattr(chat_templates, request.param.upper().removesuffix("_MOE"))
     names = {
         "image": "<|image_pad|>",
         "video": "<|video_pad|>",

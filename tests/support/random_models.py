@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -21,11 +22,16 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from deskhand.models import architectures, forward
+from deskhand.models.families import FAMILIES
 from deskhand.models.linear_attention import separate_rows
 from deskhand.models.load import LoadedModel, load_processors
 from deskhand.models.tiny.architecture import save
@@ -57,6 +63,13 @@ LINEAR: dict[str, Any] = {
     "rope_parameters": {**ROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25},
 }
 """Qwen3.5: three layers with linear attention and one with keys and values."""
+EXPERTS: dict[str, Any] = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "norm_topk_prob": True,
+}
+"""Qwen3-VL mixture of experts."""
 VISION: dict[str, Any] = {
     "depth": 2,
     "hidden_size": 32,
@@ -84,6 +97,12 @@ def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY, ids: dict[st
         model = Qwen3VLForConditionalGeneration(
             Qwen3VLConfig(text_config={**text, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True, **ids)
         )
+    elif family == "qwen3_vl_moe":
+        vision = {**VISION, "out_hidden_size": 64, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+        text |= {"head_dim": 16, **EXPERTS}
+        model = Qwen3VLMoeForConditionalGeneration(
+            Qwen3VLMoeConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
+        )
     elif family == "qwen3_5":
         vision = {**VISION, "out_hidden_size": 64, "num_position_embeddings": 64}
         model = Qwen3_5ForConditionalGeneration(
@@ -93,6 +112,12 @@ def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY, ids: dict[st
                 tie_word_embeddings=True,
                 **ids,
             )
+        )
+    elif family == "qwen3_5_moe":
+        vision = {**VISION, "out_hidden_size": 64, "num_position_embeddings": 64}
+        text |= {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 32}
+        model = Qwen3_5MoeForConditionalGeneration(
+            Qwen3_5MoeConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
         )
     else:
         vision = {
@@ -169,19 +194,29 @@ def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Any:
     return model
 
 
-def save_with_bundled_tokenizer(folder: Path, seed: int = 0) -> Path:
-    """A random Qwen3.5 with the bundled policy's tokenizer, chat template and image processor."""
+def save_with_bundled_tokenizer(folder: Path, family: str, seed: int = 0) -> Path:
+    """A random model with the bundled policy's tokenizer, chat template and image processor."""
     tokenizer, _ = load_processors("tiny")
     names = {"image": "image_pad", "video": "video_pad", "vision_start": "vision_start", "vision_end": "vision_end"}
     ids = {f"{key}_token_id": tokenizer.convert_tokens_to_ids(f"<|{name}|>") for key, name in names.items()}
     text = {"vocab_size": len(tokenizer), "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
-    linear = {"linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "head_dim": 64}
-    rope = {**LINEAR["rope_parameters"], "mrope_section": [4, 2, 2], "mrope_interleaved": True}
-    vision = {"hidden_size": 64, "patch_size": 16, "out_hidden_size": 128, "num_position_embeddings": 256}
+    rope = {**ROPE, "mrope_section": [4, 2, 2], "partial_rotary_factor": 0.25, "mrope_interleaved": True}
+    vision: dict[str, Any] = {"hidden_size": 64, "patch_size": 16, "out_hidden_size": 128}
+    if family.startswith("qwen3_5"):
+        text |= {**LINEAR, "linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64}
+    if family == "qwen3_5_moe":
+        text |= {**EXPERTS, "shared_expert_intermediate_size": 64}
+    elif family.startswith("qwen3_vl"):
+        text |= EXPERTS if family == "qwen3_vl_moe" else {}
+        rope |= {"mrope_section": [16, 8, 8], "partial_rotary_factor": 1.0}
+        vision |= {"deepstack_visual_indexes": [0, 1]}
+    elif family == "qwen2_5_vl":
+        rope |= {"mrope_section": [16, 8, 8], "partial_rotary_factor": 1.0, "mrope_interleaved": False}
+        vision |= {"window_size": 64, "fullatt_block_indexes": [1], "tokens_per_second": 2}
     values = {
-        "model_type": "qwen3_5",
-        "text_config": {**TEXT, **LINEAR, **text, **linear, "rope_parameters": rope},
-        "vision_config": {**VISION, **vision},
+        "model_type": family,
+        "text_config": {**TEXT, **text, "head_dim": 64, "rope_parameters": rope},
+        "vision_config": {**VISION, "num_position_embeddings": 256, **vision},
         "tie_word_embeddings": True,
         **ids,
     }
@@ -194,6 +229,8 @@ def save_with_bundled_tokenizer(folder: Path, seed: int = 0) -> Path:
             elif parameter.ndim > 1:
                 parameter.mul_(4)
     save(folder, model, tokenizer)
+    file = folder / "model.safetensors"
+    save_file(FAMILIES[family].stored(load_file(file)), file, metadata={"format": "pt"})
     return folder
 
 

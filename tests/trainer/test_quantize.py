@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import random_models
 import torch
 from small_policy import BANNED, build
 from test_trainer import samples
@@ -97,3 +98,13 @@ def test_without_the_library_it_is_one_line(monkeypatch):
     with pytest.raises(ConfigError, match=r"policy\.lora\.load_in_4bit: bitsandbytes cannot be loaded") as refused:
         packed()
     assert "\n" not in str(refused.value)
+
+
+def test_experts_are_not_quantized_and_have_no_adapters():
+    for wrong, message in (
+        ({"load_in_4bit": True}, "load_in_4bit: experts cannot be stored in 4 bits; set it to false"),
+        ({}, "unknown projection gate_proj, up_proj, down_proj; available: k_proj, o_proj, q_proj, v_proj"),
+        ({"target_modules": ("gate_up_proj",)}, "unknown projection gate_up_proj; available: k_proj"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Policy(random_models.build("qwen3_vl_moe"), PolicyConfig(lora=LoraConfig(**wrong)))

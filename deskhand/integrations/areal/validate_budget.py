@@ -75,7 +75,7 @@ def find_model_problems(folder: Path) -> Iterator[str]:
     file = folder / "config.json"
     family = FAMILIES.get(str(read_json(file).get("model_type"))) if file.is_file() else None
     if family is not None and not family.trains_with_areal:
-        yield f"actor.path {folder}: AReaL 1.0.4's workers mix packed rows of {family.classes}; use --trainer local"
+        yield f"actor.path {folder}: packed rows of {family.classes} may be mixed by AReaL 1.0.4; use --trainer local"
 
 
 def find_config_problems(

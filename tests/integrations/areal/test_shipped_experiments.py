@@ -237,8 +237,8 @@ def test_only_the_model_of_the_profile_is_fetched(monkeypatch, tmp_path):
 
 def test_a_family_whose_rows_areal_mixes_is_refused(tmp_path):
     assert list(find_model_problems(tmp_path)) == []
-    for kind, count in (("qwen3_vl", 0), ("llama", 0), ("qwen3_5", 1)):
+    for kind, count in (("qwen3_vl", 0), ("llama", 0), ("qwen3_5", 1), ("qwen3_vl_moe", 1)):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         found = list(find_model_problems(tmp_path))
         assert len(found) == count
-        assert all("Qwen3_5; use --trainer local" in line for line in found)
+        assert all("packed rows of Qwen3" in line and "use --trainer local" in line for line in found)
