@@ -50,7 +50,7 @@ async def machine(
     fake = FakeOsworld(folder)
     async with on_a_port(fake.app) as address:
         link = RetryingClient(address, timeouts=QUICK, transport=network)
-        desktop = OsworldDesktop(link, **{"skip_reset": True, "polling": LOOKING, "ready_s": 1.0, **settings})
+        desktop = OsworldDesktop(link, **{"skip_reset": True, "polling": LOOKING, "ready_s": 20.0, **settings})
         try:
             yield fake, desktop
         finally:
@@ -201,7 +201,7 @@ async def test_a_file_that_the_server_fails_at_is_an_outage_and_one_that_is_none
 
 
 async def test_an_unknown_outcome_is_reported(tmp_path):
-    async with machine(tmp_path, LossyNetwork(lose_reply=1.0)) as (_, desktop):
+    async with machine(tmp_path, LossyNetwork(lose_reply=1.0), ready_s=1.0) as (_, desktop):
         with pytest.raises(InfrastructureError):
             await desktop.reset(SCREEN)
     network = LossyNetwork()
