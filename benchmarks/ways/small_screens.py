@@ -92,9 +92,10 @@ def editor_replace(task: Task) -> Ways:
     }
 
 
-def chosen(steps: int) -> Act:
-    """Keys that go down an open menu and choose an item."""
-    return " ".join(["Down"] * steps + ["Return"])
+def chosen(steps: int, key: str = "Down") -> Act:
+    """Keys that go down an open menu and choose an item; with "Up", from its end. Programs add items to the top of
+    the menu of a file: an archive manager can compress it."""
+    return " ".join([key] * steps + ["Return"])
 
 
 def file_delete(task: Task) -> Ways:
@@ -103,7 +104,7 @@ def file_delete(task: Task) -> Ways:
     file = scenario.boxes
     agrees: list[Act] = [wait("Confirm"), "Return", rest] if scenario.confirm else [rest]
     return {
-        "the context menu": [hit(file, name, button="right"), chosen(4), *agrees],
+        "the context menu": [hit(file, name, button="right"), chosen(4, "Up"), *agrees],
         "the Edit menu": [hit(file, name), rest, "alt+e", chosen(4), *agrees],
         "for ever": [hit(file, name), rest, "shift+Delete", wait("Confirm"), "Return", rest],
     }
@@ -114,7 +115,7 @@ def file_rename(task: Task) -> Ways:
     file = file_manager.FileManagerScenario(task.family, task.seed).boxes
     named: list[Act] = [wait("Rename"), "ctrl+a", types(new)]
     return {
-        "the context menu": [hit(file, name, button="right"), chosen(6), *named, "Return", rest],
+        "the context menu": [hit(file, name, button="right"), chosen(2, "Up"), *named, "Return", rest],
         "OK by the keyboard": [hit(file, name), rest, "F2", *named, "alt+o", rest],
         "OK by the mouse": [hit(file, name), rest, "F2", *named, click("Rename", -50, -28), rest],
     }
@@ -128,7 +129,7 @@ def file_move(task: Task) -> Ways:
         "dragged": [drop(file, name, folder), rest],
         "dragged with shift": [drop(file, name, folder, "shift"), rest],
         "the Edit menu": [hit(file, name), rest, "alt+e", chosen(1), *inside, "ctrl+v", rest],
-        "the context menu": [hit(file, name, button="right"), chosen(2), *inside, "ctrl+v", rest],
+        "the context menu": [hit(file, name, button="right"), chosen(6, "Up"), *inside, "ctrl+v", rest],
     }
 
 
