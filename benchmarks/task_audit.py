@@ -3,8 +3,8 @@
 Plays the audit's cheats (`deskhand.tasks.audit_agents`) on one variant of each family: renamed windows, results from
 another program, constants for formulas, developer tools, racing writers, ended programs, forged files and more. Prints
 for each family and for each way how many were paid (a score above 0) and voided (no score). The default size plays six
-families, `--full` all families of `basics` and `web`, the task files of docs, examples and tests, then all pages of
-MiniWoB++.
+families, `--full` all families of `basics` and `web` and the task files of docs, examples and tests. The name `miniwob`
+stands for all pages of MiniWoB++, whose rewards come from the page (`guest_trusted`).
 
 Interrupted by Ctrl-C, it prints what it has played; the next run of the same sources resumes there.
 """
@@ -12,6 +12,7 @@ Interrupted by Ctrl-C, it prints what it has played; the next run of the same so
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter
@@ -43,12 +44,10 @@ WAYS_HEAD = "| way | tasks | paid | voided |\n| --- | --- | --- | --- |"
 
 def tasks_of(size: str, names: list[str]) -> list[Task]:
     """Return the tasks to play."""
-    if not names:
-        pages = miniwob.families() if miniwob.unavailable_reason() is None else ()
-        every = [*basics.FAMILIES, *web.FAMILIES, *FILES, PYTHON_SUITE, *pages]
-        names = {"smoke": list(SMALL[:1]), "small": list(SMALL)}.get(size) or every
+    every = [*basics.FAMILIES, *web.FAMILIES, *FILES, PYTHON_SUITE]
+    names = names or {"smoke": list(SMALL[:1]), "small": list(SMALL)}.get(size, every)
     found: list[Task] = []
-    for name in names:
+    for name in itertools.chain(*(miniwob.families() if name == "miniwob" else (name,) for name in names)):
         if name.endswith(".py"):
             found += load_tasks(str(ROOT / name)).tasks()
         elif name.endswith(".yaml"):
@@ -106,8 +105,10 @@ async def play(
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "every family of every bundled suite, and the task files")
-    parser.add_argument("names", nargs="*", metavar="FAMILY", help="families, or task files (default: by size)")
+    parser = parser_of(__doc__, "every family of `basics` and `web`, and the task files")
+    parser.add_argument(
+        "names", nargs="*", metavar="FAMILY", help="families, task files, or `miniwob` (default: by size)"
+    )
     parser.add_argument("--agents", default="", help="comma-separated audit agents (default: all cheats)")
     parser.add_argument("--concurrency", type=int, default=4, help="desktops at a time (default: 4)")
     arguments = parser.parse_args()
