@@ -11,10 +11,11 @@ from benchmarks.ways import (
     large_screens,
     office,
     questions,
+    several_programs,
     small_screens,
     two_programs,
     web_sites,
 )
 
 WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
-WAYS |= two_programs.WAYS | web_sites.WAYS
+WAYS |= two_programs.WAYS | several_programs.WAYS | web_sites.WAYS
