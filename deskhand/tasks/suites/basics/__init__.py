@@ -17,6 +17,8 @@ from deskhand.tasks.suites.basics import (
     folders,
     forms,
     note_errands,
+    papers,
+    picture_viewer,
     pictures,
     spreadsheets,
     terminal_answers,
@@ -39,6 +41,7 @@ def _families(*modules: ModuleType) -> list[Family]:
 MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
 MODULES += (terminal_answers, code_editor, archives, two_programs, note_errands, three_programs)
+MODULES += (picture_viewer, papers)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
