@@ -11,10 +11,12 @@ from benchmarks.ways import (
     large_screens,
     office,
     questions,
+    several_programs,
     small_screens,
     two_programs,
+    viewers,
     web_sites,
 )
 
 WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
-WAYS |= two_programs.WAYS | web_sites.WAYS
+WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS

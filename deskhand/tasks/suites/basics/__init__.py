@@ -16,6 +16,9 @@ from deskhand.tasks.suites.basics import (
     file_manager,
     folders,
     forms,
+    note_errands,
+    papers,
+    picture_viewer,
     pictures,
     spreadsheets,
     terminal_answers,
@@ -23,6 +26,7 @@ from deskhand.tasks.suites.basics import (
     terminal_files,
     terminals,
     text_documents,
+    three_programs,
     two_programs,
     web_pages,
     web_tables,
@@ -36,7 +40,8 @@ def _families(*modules: ModuleType) -> list[Family]:
 
 MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
-MODULES += (terminal_answers, code_editor, archives, two_programs)
+MODULES += (terminal_answers, code_editor, archives, two_programs, note_errands, three_programs)
+MODULES += (picture_viewer, papers)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (

@@ -63,9 +63,18 @@ class ArchiveScenario(HdScenario):
         await desktop.place_window(window, self.x, self.y, *self.size)
         await hd_screen.wait_still(desktop, 0.6)
 
-    def select(self, name: str) -> list[Op]:
-        """Return the click on a file of the archive."""
-        row = list(self.members).index(name)
+    def pack(self, members: dict[str, bytes]) -> None:
+        """Let the archive have other files."""
+        self.members = members
+        self.files[self.archive] = archive_of(members)
+
+    async def packed(self, desktop: StageableDesktop) -> dict[str, bytes]:
+        """Return the files that the archive has now; empty if it is invalid."""
+        return await members_of(await read_file(desktop, self.archive)) or {}
+
+    def select(self, name: str, shown: Files | None = None) -> list[Op]:
+        """Return the click on a file of the archive, which shows the files `shown` (default: all)."""
+        row = list(shown or self.members).index(name)
         return [click_at(self.x + FIRST_ROW_PX[0], self.y + FIRST_ROW_PX[1] + ROW_PX * row)]
 
     def file_task(
@@ -89,7 +98,7 @@ class ArchiveScenario(HdScenario):
         async def read(desktop: StageableDesktop) -> tuple[Files, dict[str, bytes | None]]:
             found = await read_tree(desktop, wanted | other | self.files)
             found.pop(self.archive, None)
-            return await members_of(await read_file(desktop, self.archive)) or {}, found
+            return await self.packed(desktop), found
 
         async def clauses(desktop: StageableDesktop) -> list[Finding]:
             packed, found = await read(desktop)
@@ -123,8 +132,7 @@ class ArchiveScenario(HdScenario):
             oracle=oracle,
             example_end_states=end_states,
             oracle_knows=("/home/user",),
-            max_steps=12,
-            **fields,
+            **({"max_steps": 12} | fields),
         )
 
 
@@ -140,6 +148,17 @@ def extract_to(folder: str, *, contained: bool = True) -> Steps:
         yield press("enter")
 
     return steps
+
+
+async def add_steps(scenario: ArchiveScenario, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+    """Yield the steps that add the file next to the archive in the dialog for adding."""
+    row = sorted([scenario.beside, "pack.tar.gz"]).index(scenario.beside)
+    yield press("ctrl+d")
+    dialog = await hd_screen.wait_shown(desktop, "Add files")
+    yield [click_at(dialog.x + PLACE_PX[0], dialog.y + PLACE_PX[1])]
+    await hd_screen.wait_still(desktop, 0.4)
+    yield [click_at(dialog.x + FIRST_FILE_PX[0], dialog.y + FIRST_FILE_PX[1] + FILE_PX * row)]
+    yield [click_at(dialog.x + dialog.width - 40, dialog.y + dialog.height - 18)]
 
 
 @scenario_family(
@@ -253,19 +272,10 @@ def delete_file(scenario: ArchiveScenario) -> Task:
 def add_file(scenario: ArchiveScenario) -> Task:
     members, name = scenario.members, scenario.beside
     data = scenario.files[f"{PLACE}/{name}"]
-    row = sorted([name, "pack.tar.gz"]).index(name)
-
-    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield press("ctrl+d")
-        dialog = await hd_screen.wait_shown(desktop, "Add files")
-        yield [click_at(dialog.x + PLACE_PX[0], dialog.y + PLACE_PX[1])]
-        await hd_screen.wait_still(desktop, 0.4)
-        yield [click_at(dialog.x + FIRST_FILE_PX[0], dialog.y + FIRST_FILE_PX[1] + FILE_PX * row)]
-        yield [click_at(dialog.x + dialog.width - 40, dialog.y + dialog.height - 18)]
 
     return scenario.file_task(
         f"In the archive manager add the file {name} of the folder {PLACE} to pack.tar.gz",
-        steps,
+        lambda desktop: add_steps(scenario, desktop),
         {**members, name: data},
         wrong={
             "it is empty": ({**members, name: b""}, {}),

@@ -14,6 +14,8 @@ from deskhand.tasks.suites.basics.screen_search import wait_until
 
 WIDTH, HEIGHT = 1280, 720
 SPACE = screen_px(WIDTH, HEIGHT)
+LEFT_PX = (4, 24)
+"""Where the client area of the left one of two windows begins."""
 WINDOW_TIMEOUT_S = 60.0
 """Office programs and GIMP may start slowly on a busy machine."""
 
@@ -128,6 +130,6 @@ def until_written(path: str, steps: Steps, *last: list[Op]) -> Oracle:
 async def side_by_side(desktop: StageableDesktop, left: Window, right: Window) -> None:
     """Place two windows next to each other on the whole screen, `left` with 60 % of the width."""
     middle = int(WIDTH * 0.6)
-    await desktop.place_window(left, 4, 24, middle - 8, HEIGHT - 32)
-    await desktop.place_window(right, middle + 4, 24, WIDTH - middle - 8, HEIGHT - 32)
+    await desktop.place_window(left, *LEFT_PX, middle - 8, HEIGHT - 32)
+    await desktop.place_window(right, middle + LEFT_PX[0], LEFT_PX[1], WIDTH - middle - 8, HEIGHT - 32)
     await wait_still(desktop, 0.3)

@@ -13,7 +13,17 @@ from deskhand.actions.ops import Answer, Fail, Op, Wait
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites.web import sites
-from deskhand.tasks.suites.web.families import across, booking, calendar, files, issues, mail, shop
+from deskhand.tasks.suites.web.families import (
+    across,
+    booking,
+    calendar,
+    errands,
+    files,
+    issues,
+    mail,
+    plans,
+    shop,
+)
 from deskhand.tasks.suites.web.scenario import PREFIX, SUITE, VARIANTS, State, changed
 from deskhand.tasks.suites.web.server import APPS
 from deskhand.tasks.task import Family, Task
@@ -21,7 +31,7 @@ from deskhand.tasks.task import Family, Task
 __all__ = ["FAMILIES", "PREFIX", "SUITE", "action_paths", "make_task", "near_miss"]
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for module in (mail, shop, calendar, issues, booking, files, across)
+    for module in (mail, shop, calendar, issues, booking, files, across, errands, plans)
     for family in vars(module).values()
     if isinstance(family, Family)
 }

@@ -7,16 +7,17 @@ from deskhand.tasks.suites.web.content import EVENTS, FAULT_TEXTS, FAULTS, PLACE
 from deskhand.tasks.suites.web.scenario import Goal, State, WebScenario, choose, fill, go, see, tick, web_family
 
 INBOX = "/mail/folder/Inbox"
+REQUEST = "In the shop, put what the mail about {} asks for into the cart. Do not order yet"
 
 
-def _message(web: WebScenario, text: str) -> State:
-    """Return a message of the Inbox, which now says `text`."""
+def inbox_message(web: WebScenario, text: str = "") -> State:
+    """Return a message of the Inbox, which now begins with `text`."""
     message = web.pick([each for each in web.state["mail"]["messages"] if each["folder"] == "Inbox"])
-    message["text"] = f"{text} {message['text']}"
+    message["text"] = f"{text} {message['text']}".strip()
     return message
 
 
-def _other(web: WebScenario, app: str, items: str, **different: object) -> State:
+def other_item(web: WebScenario, app: str, items: str, **different: object) -> State:
     return next(each for each in web.state[app][items] if all(each[key] != value for key, value in different.items()))
 
 
@@ -33,7 +34,7 @@ def invitation(web: WebScenario) -> Goal:
     taken = {each["title"] for each in web.state["calendar"]["events"]}
     title, place = web.pick([each for each in EVENTS if each not in taken]), web.pick(list(PLACES[:4]))
     event = {"title": title, "day": web.pick(list(calendar.DAYS[1:])), "time": times(web.rng, 1)[0], "place": place}
-    message = _message(web, f"You are invited to {title} on {event['day']} at {event['time']}, place {place}.")
+    message = inbox_message(web, f"You are invited to {title} on {event['day']} at {event['time']}, place {place}.")
     fields = fill("Title", title), choose("Day", event["day"]), fill("Time", event["time"]), fill("Place", place)
     return Goal(
         f"Add the event of the mail about {message['subject']} to the calendar: title, day, time and place",
@@ -62,7 +63,7 @@ def invitation(web: WebScenario) -> Goal:
 def complaint(web: WebScenario) -> Goal:
     taken = {each["title"] for each in web.state["issues"]["issues"]}
     title, text = web.pick([each for each in FAULTS if each not in taken]), web.pick(list(FAULT_TEXTS))
-    message = _message(web, f"{title}: {text}")
+    message = inbox_message(web, f"{title}: {text}")
     values = {"title": title, "text": text, "bug": "on"}
     fields = fill("Title", title), fill("Text", text), tick("bug")
     return Goal(
@@ -93,11 +94,11 @@ def request(web: WebScenario) -> Goal:
     in_cart = {line["good"] for line in web.state["shop"]["cart"]}
     good = web.pick([each for each in web.state["shop"]["goods"] if each["name"] not in in_cart])
     number = web.rng.randint(2, 9)
-    message = _message(web, f"Please buy {number} of the good called {good['name']} ({good['category']}).")
+    message = inbox_message(web, f"Please buy {number} of the good called {good['name']} ({good['category']}).")
     values: State = {"id": good["id"], "number": number}
-    other = _other(web, "shop", "goods", name=good["name"])
+    other = other_item(web, "shop", "goods", name=good["name"])
     return Goal(
-        f"In the shop, put what the mail about {message['subject']} asks for into the cart. Do not order yet",
+        REQUEST.format(message["subject"]),
         (
             *(go(message["subject"]), see(good["name"]), go("Shop"), go(good["category"]), go(good["name"])),
             *(choose("Number", str(number)), go("Add to cart")),
@@ -145,7 +146,7 @@ def journey(web: WebScenario) -> Goal:
             "the last train": lambda state: booking.book(state["booking"], {**values, "id": last["id"]}),
             "another seat": lambda state: booking.book(state["booking"], {**values, "seat": "Any"}),
             "another town": lambda state: booking.book(
-                state["booking"], {**values, "id": _other(web, "booking", "trains", to=town)["id"]}
+                state["booking"], {**values, "id": other_item(web, "booking", "trains", to=town)["id"]}
             ),
         },
         max_steps=30,
@@ -163,7 +164,7 @@ def journey(web: WebScenario) -> Goal:
 )
 def right_of_access(web: WebScenario) -> Goal:
     file = web.pick(web.state["files"]["files"])
-    message = _message(web, f"Who has access to the file {file['name']} (folder {file['folder']})?")
+    message = inbox_message(web, f"Who has access to the file {file['name']} (folder {file['folder']})?")
     person = web.pick(web.state["files"]["people"])
     file["shared"] = {person: "may read"}
     values = {"to": message["sender"], "subject": f"Re: {message['subject']}", "text": person}
