@@ -141,7 +141,7 @@ def lint(paths: list[Path], /, *, as_json: Json = False) -> None:
 
 @tasks_app.command
 def check_corpus(
-    source: Literal["osworld", "waa"], folder: Path, /, *, copy_to: Path | None = None, as_json: Json = False
+    source: Literal["osworld", "waa", "cuagym"], folder: Path, /, *, copy_to: Path | None = None, as_json: Json = False
 ) -> None:
     """Report which of a benchmark's tasks can run on this machine, and why the others cannot.
 
@@ -150,7 +150,7 @@ def check_corpus(
     source
         Benchmark.
     folder
-        Checkout, or folder with task files.
+        Checkout, or folder with task files; for CUA-Gym with its bundles, and the built hub in `hub/`.
     copy_to
         New folder for the task files that can run here (some after a prefetch), and an index of all.
     """

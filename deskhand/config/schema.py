@@ -246,9 +246,9 @@ class SuiteConfig(Section):
 
     name: Annotated[str, reference_to("suite")] | None = None
     """Suite: basics (the default), web, miniwob, or the import path of task families of your own."""
-    format: Literal["osworld", "waa", "deskhand", "openadapt", "python"] | None = None
-    """Format of the task files: OSWorld's or Windows Agent Arena's JSON, Deskhand's or OpenAdapt's YAML, or a Python
-    file with functions decorated by `deskhand.task_family`."""
+    format: Literal["osworld", "waa", "cuagym", "deskhand", "openadapt", "python"] | None = None
+    """Format of the task files: OSWorld's or Windows Agent Arena's JSON, CUA-Gym's bundles, Deskhand's or OpenAdapt's
+    YAML, or a Python file with functions decorated by `deskhand.task_family`."""
     path: Path | None = None
     """Folder of the task files (for OSWorld and Windows Agent Arena also a checkout), or the Python file."""
     families: tuple[str, ...] = ()
@@ -274,7 +274,8 @@ class SuiteConfig(Section):
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
     """Port of WAA's evaluate server on each machine. A desktop server has its own setting (`--evaluator-port`)."""
     allow_python_checks: bool = False
-    """Run the code of `python` checks in OpenAdapt's files on this machine, in a process with limits."""
+    """Run the code of `python` checks in OpenAdapt's files, and CUA-Gym's programs, on this machine, in a process with
+    limits."""
 
     @model_validator(mode="after")
     def _names_one_source(self) -> SuiteConfig:

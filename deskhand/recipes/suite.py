@@ -1,8 +1,9 @@
 """Resolve `SuiteConfig` to the tasks that a run trains and evaluates on. Entry point: `load_suite`.
 
-Task files are OSWorld's, Windows Agent Arena's, OpenAdapt's or Deskhand's. Each file is a family with one variant,
-named by its folder and stem ("chrome/bb5e4c0d-..."). The held-out files are chosen by the hash of their names, so that
-a new file moves few others. Files that cannot run are skipped with a reason. A Python file defines its own families.
+Task files are OSWorld's, Windows Agent Arena's, CUA-Gym's, OpenAdapt's or Deskhand's. Each file is a family with one
+variant, named by its folder and stem ("chrome/bb5e4c0d-..."). The held-out files are chosen by the hash of their names,
+so that a new file moves few others. Files that cannot run are skipped with a reason. A Python file defines its own
+families.
 """
 
 from __future__ import annotations
@@ -11,31 +12,29 @@ import difflib
 import functools
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from deskhand import registry
 from deskhand.config.schema import Config, SuiteConfig
-from deskhand.desktop.base import HasTaskEvaluator, StageableDesktop
-from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
-from deskhand.errors import ConfigError, EvaluatorError
+from deskhand.errors import ConfigError
 from deskhand.osworld import task as osworld_task
-from deskhand.tasks.end_state import EndState
-from deskhand.tasks.formats import openadapt, osworld, python_file, task_files, waa, yaml_schema, yaml_task
+from deskhand.recipes.per_host_evaluator import PerHostEvaluator
+from deskhand.tasks.formats import cuagym, openadapt, osworld, python_file, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml, require_valid
 from deskhand.tasks.formats.probes import Failure, on_local_desktop
-from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, find_in_guest, requirements_of
+from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Requirement, Which, find_in_guest, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
 from deskhand.tasks.suites import family_registry
+from deskhand.tasks.suites.basics.hd_screen import HEIGHT, WIDTH
+from deskhand.tasks.suites.web import hub_task
 from deskhand.tasks.task import SPLIT_SIZE, Family, Split, Task, seed_for, split_of
 
-SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200)}
+SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200), "cuagym": (WIDTH, HEIGHT)}
 """Screen sizes of the benchmarks' own machines, in pixels."""
-BACKENDS = {"waa": ("waa", "server", "sandbox")}
+BACKENDS = {"waa": ("waa", "server", "sandbox"), "cuagym": ("local",)}
 """Desktop backends that the task files of a format require. A server or a gateway leases such machines to several
 runs; whether it has them is known when it replies."""
 _MAX_LISTED = 3
@@ -215,6 +214,8 @@ def _paths(file_format: str, folder: Path) -> dict[str, Path]:
     if file_format in ("osworld", "waa"):
         found = osworld.task_files(folder, osworld.FOLDERS if file_format == "osworld" else waa.FOLDERS)
         return {f"{path.parent.name}/{path.stem}": path for path in found if path.name != "index.json"}
+    if file_format == cuagym.SUITE:
+        return {path.name: path for path in cuagym.task_folders(folder)}
     files = [path for path in task_files.find_task_files([folder]) if path.suffix != ".json"]
     matching = [path for path in files if yaml_schema.is_native(load_yaml(path)) == (file_format == "deskhand")]
     if not matching:
@@ -339,6 +340,15 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
         task = openadapt.task_of(loaded, width, height, allow_python=suite.allow_python_checks)
         return replace(task, max_steps=steps) if steps else task
 
+    built = cuagym.built_apps(suite.path) if suite.path is not None and file_format == cuagym.SUITE else {}
+
+    def load_cuagym(path: Path) -> Task:
+        task = cuagym.load(path).task
+        _require_none(path, cuagym.requirements_of(task, built))
+        if not suite.allow_python_checks:
+            raise ConfigError(f"{path}: it is set up and judged by Python programs; set suite.allow_python_checks")
+        return hub_task.task_of(task, built, (width, height), steps or hub_task.MAX_STEPS)
+
     def load_deskhand(path: Path) -> Task:
         file = yaml_schema.load(path)
         if backend == "local" and (missing := [program for program in file.programs if shutil.which(program) is None]):
@@ -346,7 +356,13 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
         task = yaml_task.task_of(file, path.parent)
         return replace(task, max_steps=steps) if steps else task
 
-    loaders = {"osworld": load_osworld, "waa": load_waa, "openadapt": load_openadapt, "deskhand": load_deskhand}
+    loaders = {
+        "osworld": load_osworld,
+        "waa": load_waa,
+        "cuagym": load_cuagym,
+        "openadapt": load_openadapt,
+        "deskhand": load_deskhand,
+    }
     return loaders[file_format]
 
 
@@ -362,34 +378,10 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
         return
     which: Which = find_in_guest if backend == "local" else (lambda program: program)
     fails: Failure = on_local_desktop if backend == "local" else (lambda script: None)
-    needs = [need for need in requirements_of(task, which, fails) if need.kind != "file"]
+    _require_none(path, [need for need in requirements_of(task, which, fails) if need.kind != "file"])
+
+
+def _require_none(path: Path, needs: list[Requirement]) -> None:
+    """Raise `ConfigError` with the first requirement."""
     if needs:
         raise ConfigError(f"{path}: it {REQUIREMENT_TEXT[needs[0].kind]} ({needs[0].detail})")
-
-
-class PerHostEvaluator:
-    """Client of the evaluate server on the host of a WAA machine, also behind a desktop server or gateway. Implements
-    `waa.TaskEvaluator`; each request opens a connection, because episodes run in different event loops."""
-
-    def __init__(self, desktop: StageableDesktop, port: int) -> None:
-        if isinstance(desktop, EndState):
-            raise EvaluatorError("WAA's evaluate server reads the live machine, so saved end states cannot be scored")
-        if not isinstance(desktop, HasTaskEvaluator):
-            raise ConfigError("only Windows Agent Arena machines have an evaluate server; set desktop.backend to waa")
-        self._desktop, self._port = desktop, port
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[WaaEvaluatorClient]:
-        link = self._desktop.open_evaluator(self._port)
-        try:
-            yield WaaEvaluatorClient(link)
-        finally:
-            await link.close()
-
-    async def setup(self, config: list[dict[str, Any]]) -> None:
-        async with self._open() as server:
-            await server.setup(config)
-
-    async def evaluate(self, task: dict[str, Any]) -> tuple[float, str]:
-        async with self._open() as server:
-            return await server.evaluate(task)

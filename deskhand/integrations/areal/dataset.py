@@ -22,7 +22,8 @@ from deskhand.desktop.remote.waa_server import EVALUATOR_PORT
 from deskhand.errors import ConfigError
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
 from deskhand.osworld import task as osworld_task
-from deskhand.recipes.suite import SCREENS, PerHostEvaluator, Suite, load_suite
+from deskhand.recipes.per_host_evaluator import PerHostEvaluator
+from deskhand.recipes.suite import SCREENS, Suite, load_suite
 from deskhand.tasks.formats import openadapt, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.located_yaml import load_json, load_yaml, require_valid
 from deskhand.tasks.suites import family_registry

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.formats import osworld, waa
+from deskhand.tasks.formats import cuagym, osworld, waa
 from deskhand.tasks.formats.osworld import Corpus, Loaded
 from deskhand.tasks.formats.probes import DesktopProbe, Failure, on_local_desktop
 from deskhand.tasks.formats.requirements import (
@@ -29,7 +29,7 @@ from deskhand.tasks.formats.requirements import (
     verdict,
 )
 
-SOURCES = {"osworld": osworld.load_folder, "waa": waa.load_folder}
+SOURCES = {"osworld": osworld.load_folder, "waa": waa.load_folder, "cuagym": cuagym.load_folder}
 VERDICTS: tuple[Verdict, ...] = ("runnable", "missing files", "unsupported")
 INDEX = "index.json"
 
@@ -39,7 +39,7 @@ class ImportedTask:
     """One task of a corpus."""
 
     domain: str
-    """Folder of the task file."""
+    """Folder of the task file; of CUA-Gym's bundles their application."""
     loaded: Loaded[Any]
     requirements: tuple[Requirement, ...]
 
@@ -110,7 +110,16 @@ def check_compatibility(
         raise ConfigError(f"unknown source {source!r}; sources: {', '.join(SOURCES)}")
     if not folder.is_dir():
         raise ConfigError(f"{folder}: folder not found")
-    corpus = SOURCES[source](folder)
+    corpus: Corpus[Any] = SOURCES[source](folder)
+    if source == "cuagym":
+        built = cuagym.built_apps(folder)
+        return ImportReport(
+            tuple(
+                ImportedTask(loaded.task.app_type, loaded, tuple(cuagym.requirements_of(loaded.task, built)))
+                for loaded in corpus.tasks
+            ),
+            corpus,
+        )
     if isinstance(fails, DesktopProbe):
         fails.run(probe.script for loaded in corpus.tasks for probe in probes_of(loaded.task))
     tasks = (
@@ -121,8 +130,8 @@ def check_compatibility(
 
 
 def copy_supported(report: ImportReport, out: Path) -> int:
-    """Copy the tasks that are not unsupported to `out`/<domain>/, and write an index of all; return the number
-    copied.
+    """Copy the tasks that are not unsupported to `out`/<domain>/ (bundles to `out`), and write an index of all; return
+    the number copied.
 
     Raises `ConfigError` if `out` is not empty.
     """
@@ -130,6 +139,9 @@ def copy_supported(report: ImportReport, out: Path) -> int:
         raise ConfigError(f"{out}: is not an empty folder")
     copied = [task for task in report.tasks if task.verdict != "unsupported"]
     for task in copied:
+        if task.loaded.path.is_dir():
+            shutil.copytree(task.loaded.path, out / task.loaded.path.name)
+            continue
         target = out / task.domain / task.loaded.path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(task.loaded.path, target)

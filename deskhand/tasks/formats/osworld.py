@@ -118,22 +118,23 @@ class OsworldTask(JsonTask):
 
 
 TaskModel = TypeVar("TaskModel", bound=JsonTask)
+AnyTask = TypeVar("AnyTask")
 
 
 @dataclass(frozen=True)
-class Loaded(Generic[TaskModel]):
+class Loaded(Generic[AnyTask]):
     """A task with its file and problems."""
 
     path: Path
-    task: TaskModel
+    task: AnyTask
     problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True)
-class Corpus(Generic[TaskModel]):
+class Corpus(Generic[AnyTask]):
     """The tasks of a folder, and the problems of the files that could not be loaded."""
 
-    tasks: tuple[Loaded[TaskModel], ...]
+    tasks: tuple[Loaded[AnyTask], ...]
     unreadable: tuple[tuple[Path, tuple[Problem, ...]], ...]
 
 

@@ -25,7 +25,21 @@ from deskhand.tasks.formats.shell_programs import programs_of
 from deskhand.tasks.formats.waa import WindowsTask
 
 Kind = Literal[
-    "file", "web", "account", "packages", "systemd", "gnome", "root", "sound", "application", "windows", "unknown"
+    "file",
+    "web",
+    "account",
+    "packages",
+    "systemd",
+    "gnome",
+    "root",
+    "sound",
+    "application",
+    "windows",
+    "unknown",
+    "desktop",
+    "library",
+    "upload",
+    "broken",
 ]
 Verdict = Literal["runnable", "missing files", "unsupported"]
 Which = Callable[[str], str | None]
@@ -42,6 +56,10 @@ REQUIREMENT_TEXT: dict[Kind, str] = {
     "application": "needs a program that is not installed",
     "windows": "needs Windows",
     "unknown": "has an unknown step, getter or metric",
+    "desktop": "sets up or reads the desktop's own files and programs",
+    "library": "needs a Python library that is not installed",
+    "upload": "uploads files to an application",
+    "broken": "has a program that cannot work",
 }
 APPLICATIONS: dict[str, tuple[str, ...]] = {
     "chrome": ("google-chrome", "chromium"),

@@ -148,15 +148,7 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
 
     async def setup(desktop: StageableDesktop) -> None:
         address = await sites.open_site(desktop, scenario.state, scenario.style, start)
-        browser = await chromium.start(desktop, address, chromium.NO_DEVELOPER_TOOLS)
-        await browser.leave_full_screen()
-        deadline = asyncio.get_running_loop().time() + ENTER_TIMEOUT_S
-        while not await sites.is_entered(desktop):
-            if asyncio.get_running_loop().time() > deadline:
-                raise InfrastructureError(f"the browser opened no page within {ENTER_TIMEOUT_S:g} s")
-            await asyncio.sleep(0.05)
-        await wait_still(desktop, 0.5)
-        browser.mark()
+        await open_browser(desktop, address)
 
     async def check(desktop: StageableDesktop) -> CheckResult:
         if goal.infeasible:
@@ -192,6 +184,21 @@ def task_of(scenario: WebScenario, goal: Goal, start: str) -> Task:
         oracle_follows={goal.answer: goal.follows} if goal.follows else {},
         settle_grace_s=SETTLE_GRACE_S,
     )
+
+
+async def open_browser(desktop: StageableDesktop, address: str, *more: str) -> None:
+    """Open the entry addresses of a site, each in a tab, and wait for its pages. Raises `InfrastructureError`."""
+    browser = await chromium.start(desktop, address, chromium.NO_DEVELOPER_TOOLS)
+    await browser.leave_full_screen()
+    for each in more:
+        await browser.call("Target.createTarget", browser_wide=True, url=each, background=True)
+    deadline = asyncio.get_running_loop().time() + ENTER_TIMEOUT_S
+    while not await sites.is_entered(desktop):
+        if asyncio.get_running_loop().time() > deadline:
+            raise InfrastructureError(f"the browser opened no page within {ENTER_TIMEOUT_S:g} s")
+        await asyncio.sleep(0.05)
+    await wait_still(desktop, 0.5)
+    browser.mark()
 
 
 async def own_pages(desktop: StageableDesktop) -> str:

@@ -4,7 +4,8 @@ Started by `suites.web.sites`, which holds the other end of its control socket; 
 to that socket. A request there carries the listener of one desktop's network, a site's start state, or asks for the
 state. Requests of guests reach the applications only: they need the cookie that the first visit of the entry address
 gave to the browser. A form is accepted from a page that the server rendered for its path, if it was sent by pointer or
-keyboard. Pages have no scripts, and the browser runs none in them.
+keyboard. Pages have no scripts, and the browser runs none in them. Applications of CUA-Gym-Hub (`suites.web.hub`) have
+scripts; they are served in the same way.
 """
 
 from __future__ import annotations
@@ -19,21 +20,18 @@ import socket
 import struct
 import sys
 import threading
-from dataclasses import dataclass, field
-from http.cookies import SimpleCookie
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, RedirectResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail, shop
+from deskhand.tasks.suites.web.door import Door, Headers
+from deskhand.tasks.suites.web.hub import HubSite
 
 HEAD = struct.Struct("<I")
-COOKIE = "site"
-MAX_BODY_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
 """Limit of one desktop: the process has file descriptors for the connections of all."""
 NOBODY = 65534
@@ -49,21 +47,15 @@ _POLICY = (
 """Also stops `javascript:` addresses and bookmarks on a page of the site."""
 
 
-@dataclass
-class Site:
-    """The applications of one desktop: an ASGI application."""
+class Site(Door):
+    """The project's own applications of one desktop."""
 
-    state: dict[str, Any]
-    style: dict[str, Any]
-    entry: str
-    """Secret part of the address that gives a browser access, once."""
-    start: str
-    """Path of the first page."""
-    cookie: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    is_entered: bool = False
-    num_refused: int = 0
-    """Requests without the cookie, and forms that no person sent or that no page had."""
-    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    policy = _POLICY
+
+    def __init__(self, state: dict[str, Any], style: dict[str, Any], entry: str, start: str) -> None:
+        super().__init__(entry, start)
+        self.state, self.style = state, style
+        self._key = secrets.token_bytes(32)
 
     def form_token(self, path: str) -> str:
         """Return what a form for this path has in a hidden field.
@@ -78,38 +70,12 @@ class Site:
         self.num_refused += not is_right
         return is_right
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+    def accepts_request(self, scope: Scope, headers: Headers) -> bool:
+        is_from_person = all(headers.get(name) == value for name, value in _USER_ACTION.items())
+        return scope["method"] in ("GET", "HEAD") or is_from_person
 
-        async def send_with_policy(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY.encode())]
-            await send(message)
-
-        await self._answer(scope, receive, send_with_policy)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        if not self.is_entered and secrets.compare_digest(scope["path"].encode(), f"/enter/{self.entry}".encode()):
-            self.is_entered = True
-            response = RedirectResponse(self.start, status_code=303)
-            response.set_cookie(COOKIE, self.cookie, httponly=True, samesite="strict")
-            await response(scope, receive, send)
-        elif not self._is_allowed(scope["method"], headers):
-            self.num_refused += 1
-            await PlainTextResponse("refused\n", status_code=403)(scope, receive, send)
-        else:
-            await _APPLICATION({**scope, "site": self, "menu": _MENU}, receive, send)
-
-    def _is_allowed(self, method: str, headers: dict[bytes, bytes]) -> bool:
-        jar = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-        if COOKIE not in jar or not secrets.compare_digest(jar[COOKIE].value.encode(), self.cookie.encode()):
-            return False
-        size = headers.get(b"content-length", b"0" if method in ("GET", "HEAD") else b"")
-        if not (size.isdigit() and int(size) <= MAX_BODY_BYTES):
-            return False
-        return method in ("GET", "HEAD") or all(headers.get(name) == value for name, value in _USER_ACTION.items())
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _APPLICATION({**scope, "site": self, "menu": _MENU}, receive, send)
 
 
 class _Connection(H11Protocol):
@@ -126,7 +92,7 @@ class SiteServer:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._sites: dict[int, tuple[Site, uvicorn.Server]] = {}
+        self._sites: dict[int, tuple[Site | HubSite, uvicorn.Server]] = {}
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def answer(self, request: dict[str, Any], listener: socket.socket | None) -> dict[str, Any]:
@@ -134,7 +100,10 @@ class SiteServer:
         number, do = request["site"], request["do"]
         if do == "open":
             assert listener is not None
-            site = Site(request["state"], request["style"], request["entry"], request["start"])
+            if "hub" in request:
+                site = HubSite(request["hub"], request["entry"])
+            else:
+                site = Site(request["state"], request["style"], request["entry"], request["start"])
             settings = uvicorn.Config(
                 site,
                 lifespan="off",

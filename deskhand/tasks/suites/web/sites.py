@@ -24,6 +24,7 @@ from deskhand.desktop.base import CanServeGuests, StageableDesktop
 from deskhand.desktop.local import processes
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import setup_facts
+from deskhand.tasks.formats.cuagym_programs import DOMAIN
 from deskhand.tasks.suites.web.server import HEAD
 
 PORT = 8080
@@ -93,12 +94,25 @@ def _running_server() -> _SiteServer:
 
 
 async def open_site(desktop: StageableDesktop, state: dict[str, Any], style: dict[str, Any], start: str) -> str:
-    """Serve the applications in this state on the desktop; return the address that gives one browser access, once.
-
-    Raises `ConfigError` unless the desktop is local, with isolation 'namespaces'.
+    """Serve the suite's applications in this state on the desktop; return the address that gives one browser access,
+    once. Raises `ConfigError` unless the desktop is local, with isolation 'namespaces'.
     """
+    entry = await _open(desktop, {"state": state, "style": style, "start": start})
+    return f"http://127.0.0.1:{PORT}/enter/{entry}"
+
+
+async def open_hub(desktop: StageableDesktop, apps: dict[str, dict[str, Any]]) -> list[str]:
+    """Serve applications of CUA-Gym-Hub (`hub.HubSite`); return the address of each that gives one browser access,
+    once. Raises `ConfigError` as `open_site` does.
+    """
+    entry = await _open(desktop, {"hub": apps})
+    return [f"http://{name}{DOMAIN}:{PORT}/enter/{entry}" for name in apps]
+
+
+async def _open(desktop: StageableDesktop, site: dict[str, Any]) -> str:
+    """Open a site and return the secret part of its entry address."""
     if not isinstance(desktop, CanServeGuests):
-        raise ConfigError("the suite web needs a local desktop: the host serves its pages (desktop.backend: local)")
+        raise ConfigError("web applications need a local desktop: the host serves them (desktop.backend: local)")
     server, number, entry = await asyncio.to_thread(_running_server), next(_numbers), secrets.token_urlsafe(24)
 
     def close() -> None:
@@ -107,10 +121,10 @@ async def open_site(desktop: StageableDesktop, state: dict[str, Any], style: dic
                 server.ask({"do": "close", "site": number})
 
     with await desktop.listen_inside(PORT, close) as listener:
-        request = {"do": "open", "site": number, "state": state, "style": style, "entry": entry, "start": start}
+        request = {"do": "open", "site": number, "entry": entry, **site}
         await asyncio.to_thread(server.ask, request, listener)
     _sites[desktop] = number
-    return f"http://127.0.0.1:{PORT}/enter/{entry}"
+    return entry
 
 
 async def read_state(desktop: StageableDesktop) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Stand-ins for CUA-Gym's task bundles and for a built application of CUA-Gym-Hub, in their formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SETUP = """
+import os, subprocess, uuid
+import requests
+
+BASE = '__CUA_GYM_TODO_LIST_URL__'
+sid = str(uuid.uuid4())
+with open('/tmp/task_web_sid', 'w') as file:
+    file.write(sid)
+state = {'items': [{'title': 'Water the plants', 'done': False}, {'title': 'Call Ada', 'done': False}]}
+reply = requests.post(f'{BASE}/post?sid={sid}', json={'action': 'set', 'state': state}, timeout=30)
+assert reply.status_code == 200, reply.text
+assert requests.get(f'{BASE}/go?sid={sid}', timeout=10).json()['initial_state'] == state
+subprocess.Popen(['google-chrome', f'{BASE}/?sid={sid}'], env={**os.environ, 'DISPLAY': ':0'})
+"""
+REWARD = """
+import json, urllib.request
+
+with open('/tmp/task_web_sid') as file:
+    sid = file.read().strip()
+with urllib.request.urlopen('https://cua-gym-todo-list.xlang.ai/go?sid=' + sid, timeout=30) as reply:
+    data = json.loads(reply.read())
+assert data['initial_state']['items'][0]['done'] is False
+first, second = data['current_state']['items']
+print('changed:', sorted(data['state_diff']))
+print('REWARD:', float(first['done'] and not second['done']))
+"""
+GOAL = [{"title": "Water the plants", "done": True}, {"title": "Call Ada", "done": False}]
+PAGE = "<!doctype html><title>Todo</title><body><ul></ul><script type=module src=/assets/app.js></script>"
+SCRIPT = """
+const sid = new URLSearchParams(location.search).get('sid');
+const state = (await (await fetch(`/state?sid=${sid}`)).json()).stored_state;
+for (const item of state.items) {
+  const button = document.createElement('button');
+  button.textContent = item.title;
+  button.onclick = () => {
+    item.done = true;
+    fetch(`/post?sid=${sid}`, {method: 'POST', headers: {'Content-Type': 'application/json'},
+      body: JSON.stringify({action: 'set_current', state})});
+  };
+  document.querySelector('ul').append(button);
+}
+document.body.append(new Image());
+document.body.lastChild.src = 'http://outside.test/pixel.png';
+"""
+"""Shows a button for each item, stores what is pressed, and asks for an image from outside."""
+
+
+def write_bundle(
+    folder: Path, name: str, setup: str = SETUP, reward: str = REWARD, suffix: str = ".py", **keys: Any
+) -> None:
+    bundle = folder / name
+    bundle.mkdir(parents=True)
+    task = {"id": name, "instruction": "Tick off watering the plants.", "app_type": "todo_list_mock", **keys}
+    (bundle / "task.json").write_text(json.dumps(task))
+    (bundle / f"initial_setup{suffix}").write_text(setup)
+    (bundle / "reward.py").write_text(reward)
+
+
+def write_hub(folder: Path) -> None:
+    dist = folder / "hub" / "websites" / "todo_list_mock" / "dist"
+    (dist / "assets").mkdir(parents=True)
+    (dist / "index.html").write_text(PAGE)
+    (dist / "assets" / "app.js").write_text(SCRIPT)
