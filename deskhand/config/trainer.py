@@ -188,6 +188,8 @@ class SupervisedConfig(Section):
     """Episodes per update."""
     num_demonstrations: int = Field(default=200, ge=2)
     """Oracle episodes to play if no recorded ones are given."""
+    min_score: float = Field(default=1.0, gt=0, le=1)
+    """Minimum score of the episodes of other runs that are imitated."""
     val_fraction: float = Field(default=0.1, ge=0, lt=1)
     """Fraction of the episodes held out for the validation loss."""
     log_every: int = Field(default=10, ge=1)
