@@ -1,12 +1,13 @@
 """Which methods learn from fewer episodes: `python -m benchmarks.learning_methods [--full] [--seeds N] [--folder DIR]
-[--methods NAME ...]`.
+[--methods NAME ...] [--teacher CHECKPOINT]`.
 
 Runs `deskhand demo` for each method and seed: GRPO as it is, each method of docs/training.md alone, and all together.
-Rewards alone train them; there is no oracle and no teacher. Every second step is evaluated on the validation split,
-and the scored training episodes until success reached `THRESHOLD` are counted. The figure of a method is the mean over
-its seeds with Student's 95 % interval. A run that did not reach the threshold counts with all its episodes, and the
-mean is then a lower bound. With --full, all methods together must need at most half the episodes of GRPO, with the
-intervals apart. Without it, each run takes one step and nothing is judged.
+Rewards alone train them; there is no oracle and no teacher. Methods with a teacher have a table of their own: their
+teacher is `CHECKPOINT`, or the last one of "together" with the same seed, whose episodes are not counted again. Every
+second step is evaluated on the validation split, and the scored training episodes until success reached `THRESHOLD` are
+counted. The figure of a method is the mean over its seeds with Student's 95 % interval. A run that did not reach the
+threshold counts with all its episodes, and the mean is then a lower bound. With --full, all methods together must need
+at most half the episodes of GRPO, with the intervals apart. Without it, each run takes one step and nothing is judged.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Settings by method."""
+METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
+    "distillation": ("trainer.distillation.teacher={teacher}", "trainer.distillation.rl_loss_weight=0"),
+    "distillation_and_rewards": ("trainer.distillation.teacher={teacher}",),
+}
+"""Settings by method; `{teacher}` stands for a checkpoint."""
 FULL = ("max_minutes=20", "loop.total_steps=48", "loop.eval_every=2", "evaluation.num_episodes=90")
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom."""
@@ -104,10 +110,13 @@ def rows_of(found: Mapping[str, Sequence[RunSummary]]) -> Iterable[tuple[str, ..
 
 
 def print_tables(found: Mapping[str, Sequence[RunSummary]]) -> None:
-    """Print the costs, and the points of every run's curve."""
+    """Print the costs, those with a teacher apart, and the points of every run's curve."""
     head = ("method", f"episodes to {THRESHOLD:.0%}", "in zero-variance groups", "success after", "episodes")
-    for row in (head, ("---",) * len(head), *rows_of(found)):
-        print(f"| {' | '.join(row)} |")
+    for title, methods in (("rewards alone", METHODS), ("with a teacher", METHODS_WITH_TEACHER)):
+        if part := {name: runs for name, runs in found.items() if name in methods}:
+            print(f"\n{title}\n")
+            for row in (head, ("---",) * len(head), *rows_of(part)):
+                print(f"| {' | '.join(row)} |")
     print("\nsuccess on the validation split after N scored training episodes, by run")
     for name, runs in found.items():
         for run in runs:
@@ -116,24 +125,41 @@ def print_tables(found: Mapping[str, Sequence[RunSummary]]) -> None:
     sys.stdout.flush()
 
 
+def settings_of(name: str, teacher: Path | None, folder: Path, seed: int) -> list[str]:
+    """Return the settings of a method. Raises `SystemExit` if its teacher does not exist."""
+    if name in METHODS:
+        return [*METHODS[name]]
+    if teacher is None:
+        source = folder / TOGETHER / f"seed-{seed}"
+        if not (source / "run.sqlite").exists():
+            raise SystemExit(f"{name}: no run in {source}; add --methods {TOGETHER}, or pass --teacher")
+        with Run.open(source, read_only=True) as run:
+            last = run.checkpoint()
+        if last is None:
+            raise SystemExit(f"{name}: {source} has no checkpoint; pass --teacher")
+        teacher = last.path
+    return [setting.format(teacher=teacher) for setting in METHODS_WITH_TEACHER[name]]
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=None)
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *METHODS_WITH_TEACHER], default=None)
+    parser.add_argument("--teacher", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("runs/evidence/learning_methods"))
     options = parser.parse_args()
     is_full = options.size == "full"
-    methods = options.methods or ([TOGETHER] if options.size == "smoke" else list(METHODS))
+    methods = options.methods or ([TOGETHER] if options.size == "smoke" else [*METHODS, *METHODS_WITH_TEACHER])
     settings = FULL if is_full else (*SIZES[options.size], "loop.eval_every=1")
     print_head()
     found: dict[str, list[RunSummary]] = {}
     for name in methods:
         for seed in range(options.seeds or (3 if is_full else 1)):
             folder = options.folder / name / f"seed-{seed}"
-            run_demo(f"{name}, seed {seed}", folder, [f"seed={seed}", *settings, *METHODS[name]])
+            own = settings_of(name, options.teacher, options.folder, seed)
+            run_demo(f"{name}, seed {seed}", folder, [f"seed={seed}", *settings, *own])
             with Run.open(folder, read_only=True) as run:
                 found.setdefault(name, []).extend(compare_runs([run], THRESHOLD))
-    print()
     print_tables(found)
     thresholds = Thresholds()
     if is_full and {BASELINE, TOGETHER} <= found.keys():

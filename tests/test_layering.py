@@ -29,6 +29,7 @@ LOADS_TORCH = (
     *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
     "recipes.play_by_hand",
     "recipes.replay",
+    "recipes.teacher",
     "recipes.training_loop",
 )
 """Modules that import the trainer or an engine at the top, and so load torch when they are imported; no others may."""

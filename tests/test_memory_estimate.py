@@ -87,14 +87,15 @@ def test_a_warm_start_that_does_not_fit_is_rejected_before_the_oracle_plays(
     assert not folder.exists()
 
 
-def test_a_warm_start_needs_no_engine_no_critic_and_no_reference() -> None:
+def test_a_warm_start_needs_no_engine_no_critic_no_reference_and_no_teacher() -> None:
     tiny = ROOT / "configs" / "tiny_cpu.yaml"
-    config = load_config(
-        tiny, ["trainer.algorithm=ppo", "trainer.critic.backbone=separate", "trainer.kl_loss_coef=0.1"]
-    )
+    settings = ["trainer.algorithm=ppo", "trainer.critic.backbone=separate", "trainer.kl_loss_coef=0.1"]
+    config = load_config(tiny, [*settings, "trainer.distillation.teacher=tiny"])
     whole, warm = plan.plan(config).memory, plan.estimate_sft_memory(config)
-    assert {"critic", "reference", "KV cache"} <= {term.name for term in whole.terms}
-    assert not {"critic", "reference", "KV cache"} & {term.name for term in warm.terms}
+    assert {"critic", "reference", "teacher", "KV cache"} <= {term.name for term in whole.terms}
+    assert not {"critic", "reference", "teacher", "KV cache"} & {term.name for term in warm.terms}
+    copies = {term.name: term.bytes for term in whole.terms}
+    assert copies["teacher"] == copies["weights"]
     assert plan.estimate_sft_memory(load_config(tiny, ["sft.episodes_per_batch=64"])).total() > warm.total()
     assert plan.estimate_sft_memory(load_config(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")).fits
 

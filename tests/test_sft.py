@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,16 @@ from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.recipes.export_model import export_model
-from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, batches, load_demonstrations, split
+from deskhand.recipes.sft import (
+    DEMONSTRATIONS,
+    FIRST_SEED,
+    batches,
+    demonstrations_from_runs,
+    finetune,
+    load_demonstrations,
+    split,
+)
+from deskhand.recipes.step_report import ProgressListener
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row
 from deskhand.store.run import TRAIN, Checkpoint, Run
@@ -120,6 +130,47 @@ def test_an_interrupted_warm_start_ends_with_the_same_weights(warm: Path, checkp
         losses = [entry["train/loss"] for entry in run.metrics()]
         assert [entry["step"] for entry in run.metrics()] == [2, 4, 6]
         assert losses[-1] < losses[0]
+
+
+async def test_rejection_sampling_imitates_the_best_episodes_of_a_run_and_training_continues(tmp_path) -> None:
+    """RL, fine-tuning on what reached the score, RL from there; two thirds of the random episodes touch the square."""
+
+    def half_task(number: int):
+        task = training_fixture.fake_desktop.square_task(seed_for("train", number))
+
+        async def check(desktop):
+            done = await task.check(desktop)
+            return done if done.value else dataclasses.replace(done, value=0.5 * float(bool(desktop.clicked)))
+
+        return dataclasses.replace(task, check=check)
+
+    async def phase(name: str) -> None:
+        loop = training_fixture.small(total_steps=1)
+        async with training_fixture.assembled(tmp_path / name, loop, make_task=half_task) as parts:
+            await parts.loop.run()
+
+    await phase("first")
+    model = tmp_path / "first-checkpoint"
+    values = {"total_steps": 2, "warmup_steps": 1, "episodes_per_batch": 2, "val_fraction": 0.0}
+    config = Config.model_validate({"model": str(model), "sft": values})
+    with Run.open(tmp_path / "first", read_only=True) as run:
+        scores = {row.id: row.value for row in run.episodes(TRAIN) if row.value is not None}
+    assert {0.0, 0.5, 1.0} == set(scores.values())
+    with Run.create(tmp_path / "tuned", {}) as run:
+        for least in (0.5, 1.0):
+            arguments = ([tmp_path / "first"], str(model), "error", run.frames, ProgressListener(), least)
+            found = demonstrations_from_runs(*arguments)
+            assert {demo.episode_id for demo in found} == {name for name, score in scores.items() if score >= least}
+        tuned = finetune(config, run, found, ProgressListener())
+    shutil.copytree(tuned, tmp_path / "second-checkpoint")
+    await phase("second")
+    before, after = (
+        load(str(CheckpointManager(tmp_path / name / "checkpoints").path(0))).model.state_dict()
+        for name in ("first", "second")
+    )
+    start = load(str(tuned)).model.state_dict()
+    assert all(torch.equal(value, start[name]) for name, value in after.items())
+    assert not all(torch.equal(value, before[name]) for name, value in after.items())
 
 
 def test_other_settings_for_an_existing_warm_start_are_refused(warm: Path, cli, cli_error) -> None:

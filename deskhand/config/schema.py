@@ -360,6 +360,12 @@ class Config(Section):
             )
         if self.dtype == "float16":
             return "dtype float16 underflows the small gradients of long episodes; use bfloat16 (same memory)"
+        teacher = self.trainer.distillation
+        if teacher is not None and teacher.is_served and self.agent.temperature != 1:
+            return (
+                "trainer.distillation.teacher: a server's log-probs are those of temperature 1; set agent.temperature "
+                "to 1, or load the teacher from a checkpoint"
+            )
         if self.agent.top_p < 1:
             return (
                 "agent.top_p < 1 samples from fewer tokens than the log-probs are over, so no reply could be trained "

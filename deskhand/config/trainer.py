@@ -78,6 +78,25 @@ class CriticConfig(Section):
     """GAE lambda between turns. Below 1, returns bootstrap from the critic, which requires a trained critic."""
 
 
+class DistillationConfig(Section):
+    """On-policy distillation: sampled tokens are trained towards a teacher with the same tokenizer."""
+
+    teacher: str
+    """Checkpoint folder or Hugging Face hub name, which is loaded in addition to the policy and never trained; or the
+    URL of a vLLM server (`http://host:port`) started with `--enable-scale-out`."""
+    distill_loss_weight: float = Field(default=1.0, gt=0)
+    """Weight of the teacher's log-prob minus the student's in the advantage of a token."""
+    rl_loss_weight: float = Field(default=1.0, ge=0)
+    """Weight of the reward's advantage; 0 trains towards the teacher alone."""
+    api_key_env: str | None = None
+    """Environment variable with the server's API key."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the teacher is a server."""
+        return "://" in self.teacher
+
+
 class TrainerConfig(Section):
     """One `Trainer.step`."""
 
@@ -134,6 +153,8 @@ class TrainerConfig(Section):
     weights."""
     kl_estimator: Literal["k2", "k3"] = "k3"
     """Estimator of the KL loss."""
+    distillation: DistillationConfig | None = None
+    """Teacher of on-policy distillation; None trains by rewards alone."""
     loss_divisor: float = Field(default=256.0, gt=0)
     """Constant divisor of an episode's token sum, for `loss_norm` "constant" and Dr. GRPO."""
     critic: CriticConfig = CriticConfig()
@@ -144,10 +165,10 @@ class TrainerConfig(Section):
 
     @property
     def supervised(self) -> TrainerConfig:
-        """These settings without critic, KL loss and minibatches, for supervised fine-tuning."""
+        """These settings without critic, KL loss, teacher and minibatches, for supervised fine-tuning."""
         names = ("algorithm", "kl_loss_coef", "entropy_coeff", "ppo_epochs", "num_minibatches", "lr_scheduler_type")
         names += ("clip_ratio_low", "clip_ratio_high", "dual_clip", "loss_norm", "decoupled_loss")
-        names += ("importance_weight_min", "importance_weight_mode", "importance_weight_level")
+        names += ("importance_weight_min", "importance_weight_mode", "importance_weight_level", "distillation")
         defaults = TrainerConfig()
         return self.model_copy(update={name: getattr(defaults, name) for name in names})
 
@@ -167,6 +188,8 @@ class SupervisedConfig(Section):
     """Episodes per update."""
     num_demonstrations: int = Field(default=200, ge=2)
     """Oracle episodes to play if no recorded ones are given."""
+    min_score: float = Field(default=1.0, gt=0, le=1)
+    """Minimum score of the episodes of other runs that are imitated."""
     val_fraction: float = Field(default=0.1, ge=0, lt=1)
     """Fraction of the episodes held out for the validation loss."""
     log_every: int = Field(default=10, ge=1)

@@ -112,6 +112,14 @@ def build(values: dict[str, Any]) -> Any:
     return model.eval()
 
 
+def count_parameters(values: dict[str, Any]) -> int:
+    """Return the number of weights of a model of that architecture."""
+    import torch
+
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build(values).parameters())
+
+
 def attention_layers(values: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the indices of the decoder layers with keys and values."""
     kinds = FAMILIES[family_of(values)].layer_types(values["text_config"])

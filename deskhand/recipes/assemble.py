@@ -6,6 +6,7 @@ Used by `recipes.train`, `recipes.evaluate` and `recipes.sft`; `run_training_loo
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -32,6 +33,7 @@ from deskhand.recipes.health_rules import Alert
 from deskhand.recipes.replay import check_replay
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import Suite, load_suite, validation_split
+from deskhand.recipes.teacher import load_teacher
 from deskhand.recipes.training_loop import TrainingLoop
 from deskhand.recorder.chat_template import RewrittenHistory
 from deskhand.recorder.images import ImageCache
@@ -216,10 +218,17 @@ async def run_training_loop(
     async with open_policy(engine, config.agent, pool, run.frames) as runner:
         shared = engine.model if config.engine.share_weights else None
         model = shared or load(config.model, dtype=config.dtype, device=config.device)
+        banned, distillation, teacher = engine.renderer.banned_ids, config.trainer.distillation, None
+        if distillation is not None:
+            teacher = await asyncio.to_thread(
+                load_teacher, distillation, model, banned, config.policy, dtype=config.dtype, device=config.device,
+                max_tokens=engine.context_tokens, environment=os.environ,
+            )  # fmt: skip
         trainer = Trainer(
-            Policy(model.model, config.policy, engine.renderer.banned_ids, config.trainer.seed),
+            Policy(model.model, config.policy, banned, config.trainer.seed),
             config.trainer,
             config.loop.total_steps,
+            teacher,
         )
         attach_engine(trainer, engine.engine)
         eval_agent, settings = build_agent(config.eval_agent, image_size=model_image_size(engine.image_processor))

@@ -21,7 +21,7 @@ from deskhand.config.load import Config
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig
 from deskhand.errors import ConfigError
-from deskhand.models.architectures import preprocessing_of, values_of
+from deskhand.models.architectures import count_parameters, preprocessing_of, values_of
 from deskhand.models.load import check_device
 from deskhand.recipes.assemble import judging_desktops, train_concurrency, train_task_factory
 from deskhand.recipes.engine_factory import sends_lora_only
@@ -30,12 +30,14 @@ from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.store.frames import REMEMBERED_BYTES
 from deskhand.tasks.judge import judge_seconds
 from deskhand.trainer.memory_estimate import (
+    BYTES,
     GIB,
     MemoryEstimate,
     MemoryLocation,
     MemoryTerm,
     WeightSyncMode,
     Workload,
+    count,
     estimate_memory,
     server_bytes,
 )
@@ -175,7 +177,7 @@ def plan(
             f"{server / GIB:.1f} GiB, but weights and one request of engine.max_model_len {engine.max_model_len} "
             f"need {least / GIB:.1f} GiB; increase it"
         )
-    memory = _with_program(memory, cuda)
+    memory = _with_program(_with_teacher(memory, config), cuda)
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
     speed, rollout = None, None
     if device.flops(config.dtype):
@@ -190,6 +192,17 @@ def plan(
                 on_cpu=gpu is None and config.device == "cpu", threads=config.trainer.torch_threads or 1,
             )  # fmt: skip
     return RunPlan(memory, work, speed, device.name, excluded, engine.backend != "hf", rollout)
+
+
+def _with_teacher(memory: MemoryEstimate, config: Config) -> MemoryEstimate:
+    """Return the estimate with the weights of a teacher that is loaded in addition to the policy."""
+    teacher = config.trainer.distillation
+    if teacher is None or teacher.is_served:
+        return memory
+    with _buildable(teacher.teacher):
+        number, size = count_parameters(values_of(teacher.teacher)), BYTES[config.dtype]
+    term = MemoryTerm("teacher", number * size, f"{count(number)} x {size} B, scores only")
+    return replace(memory, terms=(*memory.terms, term))
 
 
 def _with_program(memory: MemoryEstimate, cuda: bool) -> MemoryEstimate:
@@ -273,10 +286,10 @@ def workload(
 
 def _sequences(history: HistoryWindow, turns: int) -> tuple[int, int]:
     """(maximum turns of a sequence, sequences of an episode)."""
-    firsts = [history.start_index(count) for count in range(1, turns + 1)]
+    firsts = [history.start_index(turn) for turn in range(1, turns + 1)]
     chains: dict[int, int] = {}
-    for count, first in enumerate(firsts, 1):
-        chains[first] = count - first
+    for turn, first in enumerate(firsts, 1):
+        chains[first] = turn - first
     return max(chains.values()), len(chains)
 
 

@@ -84,10 +84,10 @@ async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> N
         await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
 
 
-def load_demonstrations(run: Run, phase: str | None = None) -> list[Demonstration]:
-    """Load the successful episodes of a run (of one phase, or all) on training tasks, ordered by task."""
+def load_demonstrations(run: Run, phase: str | None = None, min_score: float = 1.0) -> list[Demonstration]:
+    """Load the episodes of a run (of one phase, or all) on training tasks with at least this score, ordered by task."""
     rows = sorted(run.episodes(phase), key=lambda row: (row.seed, row.family, row.member, row.id))
-    rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
+    rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= min_score and run.has_record(row.id)]
     found = (_demonstration(run, row) for row in rows)
     return [demo for demo in found if any(any(row.target) for row in demo.rows)]
 
@@ -116,7 +116,12 @@ def describe_sources(demonstrations: Sequence[Demonstration]) -> list[dict[str, 
 
 
 def demonstrations_from_runs(
-    folders: Sequence[Path], model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
+    folders: Sequence[Path],
+    model: str,
+    history: RewrittenHistory,
+    frames: Frames,
+    listener: ProgressListener,
+    min_score: float = 1.0,
 ) -> list[Demonstration]:
     """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`. Raises `ConfigError`
     if a folder contains no run or no success, or its tokenizer is not the model's."""
@@ -132,9 +137,12 @@ def demonstrations_from_runs(
                 raise ConfigError(
                     f"{folder}: recorded with the tokenizer of {theirs}, not that of {model}; record it again"
                 )
-            part = load_demonstrations(other)
+            part = load_demonstrations(other, min_score=min_score)
             if not part:
-                raise ConfigError(f"{folder}: contains no successful episode on a training task; use other runs")
+                raise ConfigError(
+                    f"{folder}: contains no episode on a training task with a score of {min_score:g} (sft.min_score); "
+                    "use other runs"
+                )
             for name in {span.sha256 for demo in part for row in demo.rows for span in row.spans}:
                 frames.put(name, other.frames.rgb(name))
             found += part
@@ -260,7 +268,8 @@ def validation_loss(policy: Policy, demonstrations: Sequence[Demonstration], ima
 def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], listener: ProgressListener) -> Path:
     """Collect demonstrations and fine-tune; returns the last checkpoint."""
     if folders:
-        found = demonstrations_from_runs(folders, config.model, config.engine.rewritten_history, run.frames, listener)
+        history, least = config.engine.rewritten_history, config.sft.min_score
+        found = demonstrations_from_runs(folders, config.model, history, run.frames, listener, least)
     else:
         asyncio.run(demonstrate(config, run, listener))
         found = load_demonstrations(run, DEMONSTRATIONS)

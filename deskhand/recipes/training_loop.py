@@ -108,7 +108,7 @@ class TrainingLoop:
             size=config.group_size,
             limit=(config.max_staleness + 1) * config.groups_per_step,
             max_retries=config.max_group_retries,
-            keep_zero_variance=trainer.algorithm.trains_equal_rewards,
+            keep_zero_variance=trainer.objective.trains_equal_rewards,
             seed=seed,
             current_step=statistics.now,
             stops=lambda group: statistics.stops(group, config.early_stop_probability),

@@ -1,8 +1,8 @@
 """Advantages of sampled tokens.
 
 Used by `trainer.trainer`. With a group baseline every token has the advantage of its episode, or with `gigpo` of its
-reply. PPO computes generalized
-advantage estimates over the tokens of an episode in the order in which they were sampled, whitened over the step.
+reply. PPO computes generalized advantage estimates over the tokens of an episode in the order in which they were
+sampled, whitened over the step. A teacher adds an advantage of its own to each token.
 
 Invariant: the advantage of a token does not depend on how its episode is split into sequences.
 """
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from deskhand.algorithms.distillation import distillation_advantages
 from deskhand.algorithms.ppo import gae, whiten
-from deskhand.config.trainer import CriticConfig
-from deskhand.trainer.batch import TrainingSample
+from deskhand.config.trainer import CriticConfig, DistillationConfig
+from deskhand.errors import HealthError
+from deskhand.trainer.batch import MAX_LOGPROB, TrainingSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,38 @@ def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
     return AdvantageEstimate(
         [np.repeat(np.array(each.advantages_by_reply(), np.float32), each.reply_lengths()) for each in samples]
     )
+
+
+def with_teacher(
+    samples: Sequence[TrainingSample],
+    estimate: AdvantageEstimate,
+    teacher: Sequence[np.ndarray],
+    config: DistillationConfig,
+) -> tuple[AdvantageEstimate, float | None]:
+    """Return the advantages of `algorithms.distillation`, and the mean divergence from the teacher in nats per token
+    (None without tokens). `teacher`: its log-probs by sequence, float[sampled tokens].
+
+    Raises `HealthError` if they are not log-probs of these tokens.
+    """
+    advantages, divergences = list[np.ndarray](), list[np.ndarray]()
+    for sample, own, row in zip(samples, estimate.advantages, teacher, strict=True):
+        logprobs = np.asarray(sample.sequence.logprobs)[np.asarray(sample.sequence.loss_mask)]
+        if row.shape != logprobs.shape or not np.isfinite(row).all() or (row > MAX_LOGPROB).any():
+            raise HealthError(
+                f"invariant teacher_logprobs: the teacher returned {len(row)} log-probs for {len(logprobs)} sampled "
+                "tokens, or one that is not finite or above 0; check trainer.distillation.teacher"
+            )
+        found = distillation_advantages(
+            own,
+            logprobs,
+            row,
+            rl_loss_weight=config.rl_loss_weight,
+            distill_loss_weight=config.distill_loss_weight,
+        )
+        advantages.append(found.astype(np.float32))
+        divergences.append(logprobs - row)
+    total = np.concatenate(divergences) if divergences else np.empty(0)
+    return replace(estimate, advantages=advantages), float(total.mean()) if total.size else None
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:

@@ -24,8 +24,8 @@ from deskhand.models.forward import ModelInputs, check_row, collate
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.types import PreparedImage
 
-_MAX_LOGPROB = 1e-6
-"""Rounding of a log-prob of 0."""
+MAX_LOGPROB = 1e-6
+"""Maximum of a log-prob, with the rounding of 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _check_sampled(sequence: Sequence, sampled: np.ndarray, banned: set[int]) ->
     if (sampled != (np.array(sequence.versions) >= 0)).any():
         raise RecordError("versions", "a trained token has no version, or a token that was not sampled has one")
     logprobs = np.array(sequence.logprobs)
-    if not np.isfinite(logprobs[sampled]).all() or logprobs[sampled].max() > _MAX_LOGPROB:
+    if not np.isfinite(logprobs[sampled]).all() or logprobs[sampled].max() > MAX_LOGPROB:
         raise RecordError("logprob", "the log-prob of a trained token is not finite or above 0")
     if logprobs[~sampled].any():
         raise RecordError("logprob", "a token that was not sampled has a log-prob")

@@ -23,6 +23,8 @@ class ObjectiveSettings:
     clip_ratio_high: float
     needs_proximal: bool
     """Whether log-probs under the initial weights of a step are computed, because the current ones will differ."""
+    trains_equal_rewards: bool
+    """Whether a group with equal rewards has a gradient, by the algorithm or a teacher."""
 
     @classmethod
     def of(cls, config: TrainerConfig) -> ObjectiveSettings:
@@ -37,6 +39,7 @@ class ObjectiveSettings:
             algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
             algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
             config.decoupled_loss and config.ppo_epochs * num_minibatches > 1,
+            algorithm.trains_equal_rewards or config.distillation is not None,
         )
 
 
@@ -61,6 +64,11 @@ def _check(config: TrainerConfig, algorithm: Algorithm, num_updates: int) -> Non
     if algorithm.ratio_level == "reply" and config.importance_weight_level == "sequence":
         raise ConfigError(
             f"trainer.importance_weight_level: {algorithm.name} weighs replies by geometric means; remove it"
+        )
+    if algorithm.ratio_level == "reply" and config.distillation is not None:
+        raise ConfigError(
+            f"trainer.distillation: {algorithm.name} has one ratio for a whole reply, but a teacher's advantages are "
+            "of tokens; choose another trainer.algorithm"
         )
     if algorithm.policy_loss == "cispo" and config.dual_clip is not None:
         raise ConfigError("trainer.dual_clip: cispo bounds every weight itself; remove it")

@@ -59,6 +59,9 @@ class StepMetrics:
     """Episodes in the mean, including those with zero advantage."""
     ref_kl: float | None = None
     """k3 estimate of the divergence from the reference, nats per token; None without a penalty."""
+    teacher_kl: float | None = None
+    """Mean of behavior log-prob minus the teacher's, which estimates KL(behavior || teacher), nats per token; None
+    without a teacher."""
     value_loss: float | None = None
     """Mean over the updates; None without a critic."""
     explained_variance: float | None = None

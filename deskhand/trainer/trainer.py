@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,14 @@ from torch import Tensor
 from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.config.trainer import TrainerConfig
 from deskhand.errors import ConfigError
-from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
+from deskhand.recorder import graph
+from deskhand.trainer.advantages import (
+    AdvantageEstimate,
+    gae_advantages_of,
+    group_advantages_of,
+    mean_reward,
+    with_teacher,
+)
 from deskhand.trainer.batch import TrainBatch, TrainingSample
 from deskhand.trainer.critic import Critic
 from deskhand.trainer.objective_settings import ObjectiveSettings, lr_factor
@@ -33,6 +40,10 @@ from deskhand.trainer.policy import Policy, TokenScores
 from deskhand.trainer.step_checks import check_episodes, check_estimate, check_groups, check_loss, check_weights
 from deskhand.trainer.step_metrics import StepMetrics, StepMetricsAccumulator, device_peak_mib
 from deskhand.types import PreparedImage
+
+Teacher = Callable[[Sequence[graph.Sequence], Mapping[str, PreparedImage]], list[np.ndarray]]
+"""Returns a teacher's log-probs of the sampled tokens of each sequence, float[tokens], like `Policy.logprobs`. Called
+in the trainer's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +57,32 @@ class _StepInputs:
     proximal: list[np.ndarray] | None
     """Log-probs under the initial weights of the step; None if the current ones are equal."""
     reference: list[np.ndarray] | None
+    teacher_kl: float | None
 
 
 class Trainer:
     """Trainer of a policy, and of a critic if the algorithm uses one.
 
-    `total_steps` is the length of the learning-rate schedule. `steps` and `updates` count training steps and optimizer
-    updates since version 0. `versions_ahead` is the difference
-    between weight versions and steps (`rollout.weight_versions`).
+    `total_steps` is the length of the learning-rate schedule, `teacher` that of `trainer.distillation`. `steps` and
+    `updates` count training steps and optimizer updates since version 0. `versions_ahead` is the difference between
+    weight versions and steps (`rollout.weight_versions`).
     """
 
-    def __init__(self, policy: Policy, config: TrainerConfig | None = None, total_steps: int | None = None) -> None:
-        self.policy = policy
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainerConfig | None = None,
+        total_steps: int | None = None,
+        teacher: Teacher | None = None,
+    ) -> None:
+        self.policy, self.teacher = policy, teacher
         self.config = config = config or TrainerConfig()
         self.objective = ObjectiveSettings.of(config)
         self.algorithm = self.objective.algorithm
         if total_steps is None and config.lr_scheduler_type != "constant":
             raise ConfigError("trainer.lr_scheduler_type: a schedule needs the number of steps; pass total_steps")
+        if (config.distillation is None) != (teacher is None):
+            raise ConfigError("trainer.distillation: needs its teacher; pass teacher=load_teacher(...)")
         self.total_steps = total_steps or 1
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(
@@ -151,6 +171,7 @@ class Trainer:
             num_images=len({span.sha256 for sample in trained for span in sample.sequence.spans}),
             num_episodes=len({sample.episode_id for sample in samples}),
             ref_kl=tally.ref_kl,
+            teacher_kl=work.teacher_kl,
             value_loss=tally.value_loss / rounds if self.critic else None,
             explained_variance=work.estimate.explained_variance,
             num_updates=self.updates - updates_before,
@@ -185,12 +206,15 @@ class Trainer:
             estimate = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
         check_groups(samples, self.algorithm)
         check_estimate(samples, estimate, has_critic=self.critic is not None)
+        teacher_kl = None
+        if self.teacher is not None and config.distillation is not None:
+            estimate, teacher_kl = with_teacher(samples, estimate, self.teacher(rows, images), config.distillation)
         lengths = [sample.reply_lengths() for sample in samples]
-        return _StepInputs(samples, images, estimate, lengths, proximal, reference)
+        return _StepInputs(samples, images, estimate, lengths, proximal, reference, teacher_kl)
 
     def _active(self, work: _StepInputs, part: Sequence[int]) -> list[int]:
         """Return the sequences with a gradient; those with zero advantage count only in the mean."""
-        if self.critic is not None or self.config.kl_loss_coef or self.config.entropy_coeff:
+        if self.critic is not None or self.teacher or self.config.kl_loss_coef or self.config.entropy_coeff:
             return list(part)
         return [index for index in part if work.samples[index].has_gradient]
 

@@ -6,7 +6,16 @@ import math
 import pytest
 
 from benchmarks import learning_methods
-from benchmarks.learning_methods import METHODS, Cost, cost_of, judge, rows_of
+from benchmarks.learning_methods import (
+    METHODS,
+    METHODS_WITH_TEACHER,
+    Cost,
+    cost_of,
+    judge,
+    print_tables,
+    rows_of,
+    settings_of,
+)
 from benchmarks.thresholds import ROOT, Thresholds
 from deskhand.config.load import load_config
 from deskhand.recipes.assemble import check_plugins
@@ -44,7 +53,18 @@ def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
     assert next(iter(rows_of({"grpo": [RUN]})))[2:] == ("20.0%", "70.0%", "500")
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_settings_of_every_method_are_valid(name):
-    config = load_config(ROOT / "configs" / "tiny_cpu.yaml", [*learning_methods.FULL, *METHODS[name]])
+@pytest.mark.parametrize("name", [*METHODS, *METHODS_WITH_TEACHER])
+def test_the_settings_of_every_method_are_valid(name, tmp_path):
+    settings = settings_of(name, tmp_path, tmp_path, 0)
+    config = load_config(ROOT / "configs" / "tiny_cpu.yaml", [*learning_methods.FULL, *settings])
     check_plugins(config)
+    teacher = config.trainer.distillation
+    assert (teacher.teacher if teacher else None) == (None if name in METHODS else str(tmp_path))
+
+
+def test_a_method_with_a_teacher_has_a_table_of_its_own(tmp_path, capsys):
+    print_tables({"grpo": [RUN], "distillation": [RUN]})
+    first, second = capsys.readouterr().out.split("with a teacher")
+    assert ("| grpo |" in first, "| distillation |" in first, "| distillation |" in second) == (True, False, True)
+    with pytest.raises(SystemExit, match="add --methods together"):
+        settings_of("distillation", None, tmp_path, 0)

@@ -6,6 +6,7 @@ One episode at a time and `max_staleness` 0, so that nothing depends on which ep
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import functools
 
@@ -52,6 +53,7 @@ def frontier():
 OPTIONS = {
     "ppo with minibatches": {"algorithm": "ppo", "settings": {"num_minibatches": 2}},
     "lora": {"policy": LORA, "settings": {"learning_rate": 1e-3}},
+    "a teacher": {"settings": {"distillation": {"teacher": "TEACHER", "rl_loss_weight": 0.0}}},
 }
 
 
@@ -65,6 +67,8 @@ async def train(folder, steps=STEPS, stop_after=None, loop=None, families=None, 
             work.cancel()
 
     async with training_fixture.assembled(folder, config(steps, **(loop or {})), progress=progress, **options) as parts:
+        is_kept = parts.trainer.algorithm.uses_critic or parts.trainer.teacher is not None
+        assert parts.loop.source.groups.keep_zero_variance == is_kept, "a critic or a teacher trains equal rewards"
         work = asyncio.create_task(parts.loop.run())
         try:
             await work
@@ -98,9 +102,12 @@ def trained(folder):
 
 @pytest.mark.parametrize("name", OPTIONS)
 async def test_a_resumed_run_is_the_continuous_run_bit_for_bit(name, tmp_path):
-    continuous = await train(tmp_path / "continuous", **OPTIONS[name])
-    await train(tmp_path / "stopped", stop_after=1, **OPTIONS[name])
-    resumed = await train(tmp_path / "stopped", **OPTIONS[name])
+    options = copy.deepcopy(OPTIONS[name])
+    if "distillation" in options["settings"]:
+        options["settings"]["distillation"]["teacher"] = str(training_fixture.checkpoint(tmp_path / "teacher", seed=1))
+    continuous = await train(tmp_path / "continuous", **options)
+    await train(tmp_path / "stopped", stop_after=1, **options)
+    resumed = await train(tmp_path / "stopped", **options)
     assert trained(tmp_path / "stopped") == trained(tmp_path / "continuous")
     assert resumed.keys() == continuous.keys()
     assert not [key for key, value in continuous.items() if not value.equal(resumed[key])]

@@ -21,6 +21,7 @@ class Token:
     reference: float
     value: float
     value_new: float
+    teacher: float = math.nan
 
 
 @dataclass
@@ -53,6 +54,9 @@ class Settings:
     minimum: float | None = None
     level: str = "token"
     """Of the weight between behaviour and proximal policy: each token, or the product over a reply."""
+    rl_weight: float = 1.0
+    distill_weight: float = 1.0
+    """Of rewards and of the teacher, for tokens that a teacher has scored."""
 
 
 def random_batch(seed: int) -> list[Episode]:
@@ -209,6 +213,12 @@ def loss(name: str, episodes: list[Episode], settings: Settings, held: list[Epis
         mean = math.fsum(everything) / len(everything)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in everything) / len(everything))
         advantages = {n: [(value - mean) / (deviation + 1e-6) for value in values] for n, values in advantages.items()}
+    for number, episode in enumerate(episodes):
+        for position, token in enumerate(episode.tokens):
+            if not math.isnan(token.teacher):  # minus one sample of the reverse KL divergence
+                reverse_kl = token.behaviour - token.teacher
+                mixed = settings.rl_weight * advantages[number][position] - settings.distill_weight * reverse_kl
+                advantages[number][position] = mixed
     total = 0.0
     for number, episode in enumerate(episodes):
         position, summed = 0, 0.0

@@ -113,9 +113,10 @@ async def assembled(  # noqa: PLR0913
     `on_step` is told (steps before, episode ids) of every trainer step."""
     import torch
 
-    from deskhand.config.trainer import TrainerConfig
+    from deskhand.config.trainer import PolicyConfig, TrainerConfig
     from deskhand.engines.hf import HfEngine
     from deskhand.models.load import load
+    from deskhand.recipes.teacher import load_teacher
     from deskhand.trainer.policy import Policy
     from deskhand.trainer.trainer import Trainer
 
@@ -134,10 +135,11 @@ async def assembled(  # noqa: PLR0913
                 on_step(self.steps, sorted({sample.episode_id for sample in samples}))
             return super().step(samples, images)
 
-    trainer = WatchedTrainer(
-        Policy(loaded.model, policy, renderer.banned_ids),
-        TrainerConfig(**{"learning_rate": 1e-4, "algorithm": algorithm, **(settings or {})}),
-    )
+    trainer_config = TrainerConfig(**{"learning_rate": 1e-4, "algorithm": algorithm, **(settings or {})})
+    teacher, limits = None, {"dtype": "float32", "device": "cpu", "max_tokens": 1024, "environment": {}}
+    if trainer_config.distillation is not None:
+        teacher = load_teacher(trainer_config.distillation, loaded, renderer.banned_ids, PolicyConfig(), **limits)
+    trainer = WatchedTrainer(Policy(loaded.model, policy, renderer.banned_ids), trainer_config, teacher=teacher)
     pool = pool or fake_desktop.PaintedPool(config.max_concurrent_episodes)
     speaker = BabblingAgent(agent or AgentConfig(max_new_tokens=3), action_format=ChanceFormat())
     runner = RecordedRunner(pool, recorder, speaker, run.frames)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -159,7 +159,7 @@ class VllmProtocol(ServerProtocol):
             "return_token_ids": True,
         }
         if names:
-            body["content_parts"] = await asyncio.to_thread(self._parts, prompt, known)
+            body["content_parts"] = await asyncio.to_thread(image_parts, prompt, self._images, known)
         try:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
@@ -191,14 +191,15 @@ class VllmProtocol(ServerProtocol):
             ],
         )
 
-    def _parts(self, prompt: Prompt, known: set[str]) -> list[dict[str, Any]]:
-        images = prompt.images or {}
-        parts = []
-        for sha256 in (span.sha256 for span in prompt.spans):
-            url = None if sha256 in known else self._images.data_uri(images[sha256])
-            known = known | {sha256}
-            parts.append({"type": "image_url", "url": url, "uuid": sha256})
-        return parts
+
+def image_parts(prompt: Prompt, encoder: ImageEncoder, known: Set[str] = frozenset()) -> list[dict[str, Any]]:
+    """Return the images of a prompt as vLLM's content parts; those in `known`, and repeated ones, by hash alone."""
+    images, parts = prompt.images or {}, list[dict[str, Any]]()
+    for sha256 in (span.sha256 for span in prompt.spans):
+        url = None if sha256 in known else encoder.data_uri(images[sha256])
+        known = known | {sha256}
+        parts.append({"type": "image_url", "url": url, "uuid": sha256})
+    return parts
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:

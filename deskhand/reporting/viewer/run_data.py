@@ -106,7 +106,8 @@ def advantages_of(run: Run, rows: Sequence[EpisodeRow]) -> tuple[dict[str, float
 
     Empty, with the reason, without rewards or with an algorithm that is not built in: showing a run runs no code of it.
     """
-    name = run.metadata.get("config", {}).get("trainer", {}).get("algorithm", "grpo")
+    settings = run.metadata.get("config", {}).get("trainer", {})
+    name = settings.get("algorithm", "grpo")
     if not isinstance(name, str) or not registry.is_builtin("algorithm", name):
         return {}, "the advantages of an algorithm of your own are not recomputed here"
     algorithm = get_algorithm(name)
@@ -120,7 +121,10 @@ def advantages_of(run: Run, rows: Sequence[EpisodeRow]) -> tuple[dict[str, float
         found = np.asarray(algorithm(rewards), dtype=np.float64)
     except ValueError as error:
         return {}, f"{algorithm.name}: {error}"
-    return dict(zip((row.id for row in scored), found.tolist(), strict=True)), _explained(algorithm, rewards)
+    explained = _explained(algorithm, rewards)
+    if settings.get("distillation"):
+        explained += "; the teacher's advantages of tokens are not stored"
+    return dict(zip((row.id for row in scored), found.tolist(), strict=True)), explained
 
 
 def _explained(algorithm: Algorithm, rewards: np.ndarray) -> str:

@@ -24,9 +24,12 @@ import torch
 from recording import image_part, png, text_part
 from vllm_serving import PATIENCE, Served, serving
 
+from deskhand.engines.http_engine.image_encoding import ImageEncoder
 from deskhand.engines.http_engine.protocol import RetryRequest
-from deskhand.errors import AgentError
+from deskhand.engines.vllm.prompt_scorer import PromptScorer
+from deskhand.errors import AgentError, ConfigError
 from deskhand.models.load import load
+from deskhand.recipes.teacher import probe_texts
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.recorder import Recorder
@@ -131,6 +134,24 @@ async def test_recorded_episodes_are_what_vllm_served_and_what_is_trained(
     same = {name for name in names if turned[name].grid_thw == served.images[name].grid_thw}
     swapped = {name: turned[name] if name in same else served.images[name] for name in names}
     assert told("float32, images of other turns", differences(served, seen, policy, swapped)) > BAR
+
+
+async def test_a_served_teacher_scores_recorded_tokens_like_one_in_this_process(served: Served, policy: Policy) -> None:
+    """At temperature 1, over all ids but the placeholder, which the trained model never expects."""
+    graphs = [*await record(served, [6], 3, pictures=True), *await record(served, [7], 2, pictures=False)]
+    rows = [replace(row, temperature=1.0) for graph in graphs for row in graph.sequences()]
+    assert served.engine._endpoint is not None
+    scorer = PromptScorer(served.engine._endpoint, ImageEncoder(served.model.image_processor), "teacher", PATIENCE)
+    await scorer.check(probe_texts(served.model.tokenizer), max(len(row.token_ids) for row in rows))
+    with pytest.raises(ConfigError, match=r"teacher: the tokenizer of policy at .* is not that of the model"):
+        await scorer.check([("Click", [1, 2, 3, 4])], 8)
+    with pytest.raises(ConfigError, match="has a context of 2048 tokens, and sequences have up to 2048"):
+        await scorer.check([], 2048)
+    found = [await scorer.score(Prompt(row.token_ids, row.spans, served.images)) for row in rows]
+    expected = Policy(policy.model).logprobs(rows, served.images)
+    pairs = zip(found, rows, expected, strict=True)
+    apart = np.concatenate([scores[np.array(row.loss_mask)] - own for scores, row, own in pairs])
+    assert told("float32, a teacher", apart) < BAR
 
 
 def prompt_of(served: Served, seed: int) -> Prompt:
