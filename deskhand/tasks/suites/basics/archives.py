@@ -12,7 +12,7 @@ from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, click_at, press
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, same_files, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, same_files, scenario_family
 from deskhand.tasks.suites.basics.screen_search import wait_until
 from deskhand.tasks.suites.basics.terminal_files import STEMS, WORDS, archive_of, members_of
 from deskhand.tasks.suites.basics.told_ends import read_tree, told_task
@@ -136,7 +136,7 @@ class ArchiveScenario(HdScenario):
         )
 
 
-def extract_to(folder: str, *, contained: bool = True) -> Steps:
+def extract_to(folder: str, *, contained: bool = True) -> Oracle:
     """Return the steps in the dialog for extracting; without `contained`, no folder is made for the files."""
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:

@@ -65,7 +65,7 @@ class PaperScenario(HdScenario):
         self.theme = rng.choice(THEMES)
         self.path = f"{FOLDER}/{rng.choice(FILES)}.pdf"
         *goods, self.missing = rng.sample(GOODS, GOODS_PER_PAGE * NUM_PAGES + 1)
-        self.prices = dict(zip(goods, rng.sample(range(100, 999), len(goods)), strict=True))
+        self.prices: dict[str, int] = dict(zip(goods, rng.sample(range(100, 999), len(goods)), strict=True))
         self.pages = [goods[start : start + GOODS_PER_PAGE] for start in range(0, len(goods), GOODS_PER_PAGE)]
         self.files = {self.path: pdf([self.lines(number) for number in range(NUM_PAGES)])}
 
