@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.result_cache import ResultCache
+from benchmarks.result_cache import ResultCache, family_digest
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from benchmarks.ways import WAYS
 from benchmarks.ways.person import play_way
@@ -32,7 +32,8 @@ from deskhand.tasks.task import Task, seed_for
 
 WANTED = 3
 FAMILIES = basics.FAMILIES | web.FAMILIES
-SOURCES = ("deskhand/tasks/**/*.py", "deskhand/desktop/**/*.py", "deskhand/actions/**/*.py", "benchmarks/ways/*.py")
+SOURCES = ("deskhand/tasks/*.py", "deskhand/tasks/cheats/*.py", "deskhand/tasks/checks/*.py")
+SOURCES += ("deskhand/desktop/**/*.py", "deskhand/actions/**/*.py")
 SMOKE = ("terminal_run",)
 
 
@@ -69,6 +70,11 @@ async def is_lost(desktop: LocalDesktop) -> bool:
     return False
 
 
+def sources_of(task: Task) -> str:
+    """Return a digest of the modules of a family and of its ways."""
+    return f"{family_digest(task.family)} {family_digest(task.family, 'benchmarks.ways')}"
+
+
 async def unseen(task: Task) -> list[str]:
     """Return what the oracle acted on and had not seen; replays it where only frames can tell."""
     steps = []
@@ -103,7 +109,7 @@ class Findings:
     """Number of results of earlier runs."""
 
     async def play_way(self, task: Task, way: str) -> None:
-        key, began = f"{task.id}: {way}", time.monotonic()
+        key, began = f"{task.id} {sources_of(task)}: {way}", time.monotonic()
         self.played += 1
         if self.cache and (kept := self.cache.get(key)) is not None:
             self.kept += 1
@@ -117,7 +123,7 @@ class Findings:
             self.unpaid.append(f"{task.family}: {way}")
 
     async def play_oracle(self, task: Task) -> None:
-        key, began = f"{task.id}: the oracle", time.monotonic()
+        key, began = f"{task.id} {family_digest(task.family)}: the oracle", time.monotonic()
         if self.cache and (kept := self.cache.get(key)) is not None:
             self.kept += 1
             print(f"| {task.family} | the oracle | | {kept['took_s']} | acts on what it has seen |", flush=True)

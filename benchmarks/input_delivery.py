@@ -31,6 +31,7 @@ from benchmarks.input_clients import OTHER_WINDOW, PACKAGES, SPEC, Client, is_in
 from benchmarks.thresholds import ROOT, Thresholds, commit, parser_of, print_head
 from deskhand.actions.ops import Click, Key, Op, Type
 from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.errors import DeskhandError
 
 EVENTS = {"smoke": 40, "small": 500, "full": 10_000}
 """Events by size, for each toolkit and load."""
@@ -39,6 +40,8 @@ MIN_EVENTS, MIN_TOTAL = 5000, 100_000
 MAX_EVENTS = 1250
 """On one desktop; then a new one is started."""
 MAX_MINUTES = 20.0
+MAX_FAILURES = 5
+"""Desktops of a run that may fail, as when a processor is not to be had; their events are not counted."""
 COUNTS = ROOT / "runs" / "input_delivery.jsonl"
 LOADS = {"idle": 0, "eight busy processes": 8}
 HEAD = (
@@ -224,6 +227,7 @@ class Counts:
         self._is_kept, self._commit = is_kept, commit()
         self._end_at = time.monotonic() + 60 * MAX_MINUTES
         self.tallies: dict[tuple[str, str], Tally] = {}
+        self.failures: list[str] = []
         for line in COUNTS.read_text().splitlines() if is_kept and COUNTS.exists() else ():
             of_commit, toolkit, load, values = json.loads(line)
             if of_commit == self._commit:
@@ -240,7 +244,13 @@ class Counts:
     async def fill(self, toolkit: str, load: str, events: int) -> None:
         """Send events to clients of a toolkit until there are so many, in parts."""
         while missing := self.missing(toolkit, load, events):
-            tally = await measure(toolkit, load, min(MAX_EVENTS, missing), f"{toolkit} {load} {missing}")
+            try:
+                tally = await measure(toolkit, load, min(MAX_EVENTS, missing), f"{toolkit} {load} {missing}")
+            except DeskhandError as error:
+                self.failures.append(f"{toolkit}, {load}: {error}")
+                if len(self.failures) > MAX_FAILURES:
+                    raise
+                continue
             if tally is None:
                 return
             self._add(toolkit, load, tally)
@@ -268,7 +278,7 @@ def main() -> None:
     parser.add_argument("--toolkits", default=",".join(PACKAGES), help="default: all")
     parser.add_argument("--loads", default=",".join(LOADS), help="default: all")
     parser.add_argument("--events", type=int, help="for each toolkit and load, instead of the size's")
-    parser.add_argument("--at-once", metavar="N", type=int, default=5, help="desktops that are played at once (5)")
+    parser.add_argument("--at-once", metavar="N", type=int, default=3, help="desktops that are played at once (3)")
     options = parser.parse_args()
     print_head()
     toolkits, loads = options.toolkits.split(","), options.loads.split(",")
@@ -288,6 +298,8 @@ def main() -> None:
             print(tally.row(toolkit, load), flush=True)
             total.add(tally)
     print()
+    for failure in counts.failures:
+        print(f"      desktop failed, not counted: {failure}", flush=True)
     for (toolkit, load), tally in counts.tallies.items():
         for example in tally.examples[:5]:
             print(f"      {toolkit}, {load}: {example}", flush=True)

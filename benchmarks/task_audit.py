@@ -20,7 +20,7 @@ from dataclasses import asdict
 
 import structlog
 
-from benchmarks.result_cache import ResultCache
+from benchmarks.result_cache import ResultCache, digest_of, family_digest
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.api import load_tasks
 from deskhand.errors import DeskhandError
@@ -32,7 +32,9 @@ from deskhand.tasks.suites import basics, family_registry, miniwob, web
 from deskhand.tasks.task import Task
 
 SEED = 3
-SOURCES = ("deskhand/tasks/**/*.py", "deskhand/desktop/**/*.py", "deskhand/actions/**/*.py", "examples/own_task.*")
+SOURCES = ("deskhand/tasks/*.py", "deskhand/tasks/cheats/*.py", "deskhand/tasks/checks/*.py")
+SOURCES += ("deskhand/desktop/**/*.py", "deskhand/actions/**/*.py")
+FILE_SOURCES = ("deskhand/tasks/**/*.py", "examples/own_task.*", "tests/tasks/files/*.yaml")
 MIN_WAYS = 30
 SMALL = ("terminal_run", "dialog_choice", "form_fill", "page_form", "sheet_total", "miniwob/click-button")
 SMOKE_AGENTS = ("near_miss", "x_retitle", "kill_all")
@@ -57,6 +59,13 @@ def tasks_of(size: str, names: list[str]) -> list[Task]:
     return found
 
 
+def sources_of(task: Task) -> str:
+    """Return a digest of what a task is made of, apart from `SOURCES`."""
+    if task.family in basics.FAMILIES | web.FAMILIES:
+        return family_digest(task.family)
+    return digest_of(file for source in FILE_SOURCES for file in ROOT.glob(source))
+
+
 async def audit_once(task: Task, agents: list[str]) -> tuple[list[AuditResult], list[str]]:
     """Audit a task; if a desktop cannot be leased or set up, try once more."""
     why: list[str] = []
@@ -78,7 +87,7 @@ async def play(
         nonlocal num_kept
         while left:
             task, began = left.pop(), time.monotonic()
-            key = f"{task.id} {' '.join(agents)}"
+            key = f"{task.id} {sources_of(task)} {' '.join(agents)}"
             kept = cache.get(key) if cache else None
             if kept is not None:
                 num_kept += 1
