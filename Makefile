@@ -1,6 +1,6 @@
 # Start with `make demo` or `make test`. Every target runs setup first, which takes no time when everything is installed.
 PYTHON := .venv/bin/python
-# Test processes; `make test JOBS=0` uses one process. Three keep two cores busy: tests often wait for desktops.
+# Test processes; `make test JOBS=0` uses one process.
 JOBS := 3
 
 .PHONY: help setup demo test test-peers lint evidence docs clean

@@ -41,7 +41,7 @@ MAX_EVENTS = 1250
 """On one desktop; then a new one is started."""
 MAX_MINUTES = 20.0
 MAX_FAILURES = 5
-"""Desktops of a run that may fail, as when a processor is not to be had; their events are not counted."""
+"""Desktops of a toolkit and load that may fail, as for want of a processor; their events are not counted."""
 COUNTS = ROOT / "runs" / "input_delivery.jsonl"
 LOADS = {"idle": 0, "eight busy processes": 8}
 HEAD = (
@@ -81,6 +81,8 @@ class Tally:
     loads: list[float] = field(default_factory=list)
     """Load averages of the machine."""
     examples: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Why desktops failed and were replaced."""
 
     @property
     def sent(self) -> int:
@@ -94,7 +96,7 @@ class Tally:
             self.examples.append(f"{what}: missing {dict(missing)}, surplus {dict(surplus)}")
 
     def add(self, other: Tally) -> None:
-        for name in ("clicks", "keys", "lost", "doubled", "processor_s", "steps", "loads", "examples"):
+        for name in ("clicks", "keys", "lost", "doubled", "processor_s", "steps", "loads", "examples", "failures"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for kind, times in other.step_ms.items():
             self.step_ms[kind] = self.step_ms.get(kind, []) + times
@@ -227,7 +229,6 @@ class Counts:
         self._is_kept, self._commit = is_kept, commit()
         self._end_at = time.monotonic() + 60 * MAX_MINUTES
         self.tallies: dict[tuple[str, str], Tally] = {}
-        self.failures: list[str] = []
         for line in COUNTS.read_text().splitlines() if is_kept and COUNTS.exists() else ():
             of_commit, toolkit, load, values = json.loads(line)
             if of_commit == self._commit:
@@ -247,10 +248,9 @@ class Counts:
             try:
                 tally = await measure(toolkit, load, min(MAX_EVENTS, missing), f"{toolkit} {load} {missing}")
             except DeskhandError as error:
-                self.failures.append(f"{toolkit}, {load}: {error}")
-                if len(self.failures) > MAX_FAILURES:
+                if len(self.tallies.get((toolkit, load), Tally()).failures) >= MAX_FAILURES:
                     raise
-                continue
+                tally = Tally(failures=[str(error)], loads=[os.getloadavg()[0]])
             if tally is None:
                 return
             self._add(toolkit, load, tally)
@@ -298,9 +298,9 @@ def main() -> None:
             print(tally.row(toolkit, load), flush=True)
             total.add(tally)
     print()
-    for failure in counts.failures:
-        print(f"      desktop failed, not counted: {failure}", flush=True)
     for (toolkit, load), tally in counts.tallies.items():
+        for failure in tally.failures:
+            print(f"      {toolkit}, {load}: a desktop failed, its events are not counted: {failure}", flush=True)
         for example in tally.examples[:5]:
             print(f"      {toolkit}, {load}: {example}", flush=True)
     if is_full:

@@ -42,8 +42,8 @@ def family_digest(family: str, package: str = "deskhand.tasks.suites") -> str:
 
 @functools.cache
 def module_files(module: str, package: str) -> frozenset[Path]:
-    """Return the files of a module and of the modules of the package that it imports, also indirectly. Packages are
-    left out: they list their modules."""
+    """Return the files of a module and of the modules of the package that it imports, also indirectly. Packages
+    (`__init__.py`), which list their modules, are left out."""
     found, left = dict[str, Path](), [module]
     while left:
         name = left.pop()
