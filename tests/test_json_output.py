@@ -26,7 +26,7 @@ QUICK = {
     "actions support": lambda found: found["deskhand_json"]["click"]["support"] == "lossless",
     "desktop list": lambda found: {"application", "packages", "installed"} <= found[0].keys(),
     "tasks list": lambda found: {each["family"] for each in found} == set(basics.FAMILIES),
-    "tasks stats --suite web": lambda found: {"property": "end", "value": "answer", "families": 13} in found,
+    "tasks stats --suite web": lambda found: {"property": "end", "value": "answer", "families": 14} in found,
     "tasks show dialog_choice 7": lambda found: {"name": "split", "value": "train"} in found[0],
     "tasks resolve tiny_cpu": lambda found: "test" in found["tasks"][0]["splits"],
 }

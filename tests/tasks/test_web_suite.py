@@ -169,7 +169,7 @@ async def test_a_guest_that_posts_the_goal_state_is_refused() -> None:
 
 
 async def test_a_desktop_without_a_guest_network_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="needs a local desktop"):
+    with pytest.raises(ConfigError, match="need a local desktop"):
         await sites.open_site(cast(Any, object()), {}, {}, "/")
 
 

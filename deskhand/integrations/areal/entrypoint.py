@@ -20,7 +20,6 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -43,6 +42,7 @@ from deskhand.integrations.areal.settings import (
     import_by_path,
     profile_overrides,
 )
+from deskhand.integrations.areal.trainer import save_statistics, trainer_of
 from deskhand.integrations.areal.validate_budget import (
     desktops_needed,
     find_config_problems,
@@ -52,7 +52,6 @@ from deskhand.integrations.areal.validate_budget import (
 )
 from deskhand.integrations.areal.validate_gpus import ModelSize
 from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
-from deskhand.integrations.areal.worker_runs import add_statistics
 from deskhand.models.load import check_checkpoint, checkpoint_folder, load_processors
 from deskhand.tasks.task import Split
 
@@ -60,7 +59,6 @@ _DEFAULT_ADMIN_KEY = "areal-admin-key"
 SERVER_TIMEOUT_S = 10.0
 SKIPPED_FILE = "skipped_tasks.txt"
 LISTED_REASONS = 10
-ADAPTER_TIMEOUT_S = 300.0
 SAMPLED_ROWS = 32
 """Data rows whose tasks determine the screen size."""
 
@@ -285,67 +283,6 @@ def bypass_proxy_for_local_addresses() -> None:
     for name in ("NO_PROXY", "no_proxy"):
         named = [word for word in os.environ.get(name, "").split(",") if word]
         os.environ[name] = ",".join(dict.fromkeys([*named, *own]))
-
-
-def trainer_of(servers: Sequence[str]) -> type:
-    """Return AReaL's `PPOTrainer`, or a subclass that starts no inference servers but uses these (host:port)."""
-    base = installed_areal.require_areal("trainer.rl_trainer", "a run").PPOTrainer
-    if not servers:
-        return base
-    engines = installed_areal.require_areal("engine.sglang_remote", "a run")
-    structures = installed_areal.require_areal("api.io_struct", "a run")
-    allocation = installed_areal.require_areal("api.cli_args", "a run")
-    if wrong := [address for address in servers if not address.rpartition(":")[2].isdecimal()]:
-        raise ConfigError(f"deskhand.servers: expected host:port, got {wrong[0]!r}")
-    located = [
-        structures.LocalInfServerInfo(host=host, port=int(port), process=None)
-        for host, _, port in (address.rpartition(":") for address in servers)
-    ]
-
-    class ServedTrainer(base):
-        def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
-            if is_eval and self.config.deskhand.valid is None:
-                return None  # AReaL's trainer checks for it; the worker would be idle
-            config = deepcopy(rollout_config)
-            if is_eval:
-                config.max_head_offpolicyness = int(1e12)
-                config.scheduling_strategy = allocation.SchedulingStrategy(
-                    type=allocation.SchedulingStrategyType.colocation, target="rollout"
-                )
-                for spec in config.scheduling_spec:
-                    spec.gpu = 0
-            controller = engines.RemoteSGLangEngine.as_controller(config, self.scheduler)
-            controller.initialize(role="eval-rollout" if is_eval else "rollout", server_args={}, server_infos=located)
-            if lora_path is not None and not is_eval:
-                load_first_adapter(servers, self.config.gconfig.lora_name, lora_path)
-            return controller
-
-    return ServedTrainer
-
-
-def load_first_adapter(servers: Sequence[str], name: str, folder: str) -> None:
-    """Load version 0 of the adapter into running servers; those that AReaL starts have it on their command line."""
-    import httpx2
-
-    for address in servers:
-        body = {"lora_name": f"{name}-v0", "lora_path": folder}
-        try:
-            reply = httpx2.post(f"http://{address}/load_lora_adapter", json=body, timeout=ADAPTER_TIMEOUT_S)
-            reply.raise_for_status()
-        except httpx2.HTTPError as error:
-            raise ConfigError(f"deskhand.servers: {address} does not load adapters ({error})") from None
-
-
-def save_statistics(logger: Any, folder: Path) -> None:
-    """Also write AReaL's statistics of each step to a file (`worker_runs`)."""
-    commit = logger.commit
-
-    def both(epoch: int, step: int, global_step: int, data: Any) -> None:
-        commit(epoch, step, global_step, data)
-        values = {name: value for part in (data if isinstance(data, list) else [data]) for name, value in part.items()}
-        add_statistics(folder, global_step + 1, values)
-
-    logger.commit = both
 
 
 def rows_of(config: Any, settings: WorkflowSettings) -> tuple[Rows, Rows]:

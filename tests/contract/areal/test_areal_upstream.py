@@ -18,5 +18,10 @@ def test_the_example_trains(example):
     assert abs(example["behave_imp_weight"] - 1.0) < 1e-3
 
 
+def test_workers_have_minutes_to_start(example):
+    """AReaL's 30 s did not suffice on a machine that was busy with other tests."""
+    assert example["startup_timeout"] == 300.0
+
+
 def test_its_configuration_for_gpus_loads_and_adds_up(example):
     assert example["problems"] == []

@@ -19,7 +19,7 @@ def main(example: Path, checkpoint: str, address: str, out: Path) -> None:
     import train
     from areal.api.cli_args import load_expr_config
 
-    from deskhand.integrations.areal.entrypoint import save_statistics, trainer_of
+    from deskhand.integrations.areal.trainer import save_statistics, trainer_of
     from deskhand.integrations.areal.patches import ports, worker_launch
     from deskhand.integrations.areal.settings import WorkflowSettings
     from deskhand.integrations.areal.validate_budget import find_config_problems
@@ -32,13 +32,14 @@ def main(example: Path, checkpoint: str, address: str, out: Path) -> None:
 
     worker_launch.apply_launcher_patches()
     ports.use_random_ports()
-    served = trainer_of([address])
+    served, seconds = trainer_of([address]), []
 
     class Trainer(served):
         def __init__(self, config: Any, **named: Any) -> None:
             config.deskhand = type("Section", (), {"valid": None})  # what `trainer_of` asks for; no evaluation
             super().__init__(config, **named)
             save_statistics(self.stats_logger, out)
+            seconds.append(self.scheduler.startup_timeout)
 
     train.PPOTrainer = Trainer
     small = [
@@ -75,6 +76,7 @@ def main(example: Path, checkpoint: str, address: str, out: Path) -> None:
         "successful": values[f"{update}update_successful"],
         "behave_imp_weight": values[f"{update}behave_imp_weight/avg"],
         "problems": problems,
+        "startup_timeout": seconds[0],
     }
     (out / "found.json").write_text(json.dumps(found))
 
