@@ -146,8 +146,9 @@ def check(measured: int, made: MemoryEstimate) -> None:
     assert made.total() - shown == pytest.approx(measured, rel=TOLERANCE), "\n".join(made.lines())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("qwen3_vl", "float32"), ("qwen3_vl", "bfloat16"), ("qwen2_5_vl", "float32")]
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_sum_is_what_a_real_step_takes(family: str, mode: str, dtype: str) -> None:
     if "4 bits" in mode:

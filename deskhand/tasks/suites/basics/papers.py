@@ -101,6 +101,17 @@ def look_up(*goods: str) -> Oracle:
     return steps
 
 
+def open_page(number: int) -> Oracle:
+    """Return the steps that open a page, counted from 1, and wait until it is drawn."""
+
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+l")
+        yield [Type(f"{number}\n")]
+        await hd_screen.wait_still(desktop, 1.0)
+
+    return steps
+
+
 @scenario_family(
     PaperScenario,
     "paper_price",
@@ -139,13 +150,12 @@ def find_dearest(scenario: PaperScenario) -> Task:
     index = scenario.rng.randrange(1, NUM_PAGES)
     goods = sorted(scenario.pages[index], key=lambda good: scenario.prices[good])
     asked, answer = scenario.rng.choice([("most", goods[-1]), ("least", goods[0])])
-    steps = [press("ctrl+l"), [Type(f"{index + 1}\n")]]
     return told_task(
         scenario,
         f"In the document viewer find out which good costs {asked} on page {index + 1} of {scenario.name}, and answer "
         "with just its name",
         scenario.files,
-        steps,
+        open_page(index + 1),
         answer,
         wrong_answers=[good for good in goods if good != answer],
     )
