@@ -19,9 +19,9 @@ def main(example: Path, checkpoint: str, address: str, out: Path) -> None:
     import train
     from areal.api.cli_args import load_expr_config
 
-    from deskhand.integrations.areal.trainer import save_statistics, trainer_of
     from deskhand.integrations.areal.patches import ports, worker_launch
     from deskhand.integrations.areal.settings import WorkflowSettings
+    from deskhand.integrations.areal.trainer import save_statistics, trainer_of
     from deskhand.integrations.areal.validate_budget import find_config_problems
 
     config = str(example / "config.yaml")
