@@ -17,6 +17,7 @@ from deskhand.tasks.suites.web.families import (
     across,
     booking,
     calendar,
+    chores,
     errands,
     files,
     issues,
@@ -31,7 +32,7 @@ from deskhand.tasks.task import Family, Task
 __all__ = ["FAMILIES", "PREFIX", "SUITE", "action_paths", "make_task", "near_miss"]
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for module in (mail, shop, calendar, issues, booking, files, across, errands, plans)
+    for module in (mail, shop, calendar, issues, booking, files, across, errands, plans, chores)
     for family in vars(module).values()
     if isinstance(family, Family)
 }

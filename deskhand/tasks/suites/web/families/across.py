@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from deskhand.tasks.suites.web.apps import booking, calendar, issues, mail, shop
 from deskhand.tasks.suites.web.content import EVENTS, FAULT_TEXTS, FAULTS, PLACES, times
-from deskhand.tasks.suites.web.scenario import Goal, State, WebScenario, choose, fill, go, see, tick, web_family
+from deskhand.tasks.suites.web.scenario import (
+    Change,
+    Goal,
+    State,
+    WebScenario,
+    choose,
+    fill,
+    go,
+    see,
+    tick,
+    web_family,
+)
 
 INBOX = "/mail/folder/Inbox"
 REQUEST = "In the shop, put what the mail about {} asks for into the cart. Do not order yet"
@@ -19,6 +30,11 @@ def inbox_message(web: WebScenario, text: str = "") -> State:
 
 def other_item(web: WebScenario, app: str, items: str, **different: object) -> State:
     return next(each for each in web.state[app][items] if all(each[key] != value for key, value in different.items()))
+
+
+def both(*changes: Change) -> Change:
+    """Return the change that makes all of these, in order."""
+    return lambda state: [change(state) for change in changes]
 
 
 @web_family(

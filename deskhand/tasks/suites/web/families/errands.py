@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deskhand.tasks.suites.web.apps import calendar, mail, shop
 from deskhand.tasks.suites.web.content import GOODS, times
-from deskhand.tasks.suites.web.families.across import INBOX, REQUEST, inbox_message
+from deskhand.tasks.suites.web.families.across import INBOX, REQUEST, both, inbox_message
 from deskhand.tasks.suites.web.scenario import Act, Change, Goal, State, WebScenario, choose, fill, go, see, web_family
 
 
@@ -16,10 +16,6 @@ def _answer(message: State, text: str) -> tuple[Act, ...]:
 def _answered(message: State, text: str, to: str = "") -> Change:
     values = {"to": to or message["sender"], "subject": f"Re: {message['subject']}", "text": text}
     return lambda state: mail.send(state["mail"], values)
-
-
-def _both(*changes: Change) -> Change:
-    return lambda state: [change(state) for change in changes]
 
 
 @web_family(
@@ -49,7 +45,7 @@ def which_day(web: WebScenario) -> Goal:
             "another day": _answered(message, other),
             "with the time": _answered(message, f"{day} {event['time']}"),
             "to somebody else": _answered(message, day, stranger),
-            "the event is moved": _both(
+            "the event is moved": both(
                 _answered(message, other),
                 lambda state: calendar.change(state["calendar"], {**event, "day": other}),
             ),
@@ -83,7 +79,7 @@ def what_price(web: WebScenario) -> Goal:
         wrong={
             "the price of another": _answered(message, other),
             "with the name": _answered(message, f"{good['name']}: {price}"),
-            "bought too": _both(
+            "bought too": both(
                 _answered(message, price),
                 lambda state: shop.put(state["shop"], {"id": good["id"], "number": "1"}),
             ),
@@ -181,12 +177,12 @@ def postponed(web: WebScenario) -> Goal:
             *(go(message["subject"]), see(event["title"]), go("Calendar"), go(event["title"])),
             *(choose("Day", day), fill("Time", new), go("Save"), go("Mail"), go(message["subject"]), go("Delete")),
         ),
-        right=_both(moved(), put("Trash")),
+        right=both(moved(), put("Trash")),
         wrong={
             "the mail is not deleted": moved(),
-            "the mail is archived": _both(moved(), put("Archive")),
-            "at the old time": _both(moved(time=event["time"]), put("Trash")),
-            "on the old day": _both(moved(day=event["day"]), put("Trash")),
+            "the mail is archived": both(moved(), put("Archive")),
+            "at the old time": both(moved(time=event["time"]), put("Trash")),
+            "on the old day": both(moved(day=event["day"]), put("Trash")),
         },
         max_steps=24,
     )

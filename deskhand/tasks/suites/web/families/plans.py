@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail, shop
 from deskhand.tasks.suites.web.content import times
-from deskhand.tasks.suites.web.families.across import INBOX, inbox_message, other_item
+from deskhand.tasks.suites.web.families.across import INBOX, both, inbox_message, other_item
 from deskhand.tasks.suites.web.scenario import (
     Act,
     Change,
@@ -18,10 +18,6 @@ from deskhand.tasks.suites.web.scenario import (
     tick,
     web_family,
 )
-
-
-def _both(*changes: Change) -> Change:
-    return lambda state: [change(state) for change in changes]
 
 
 def _create(**event: str) -> Change:
@@ -57,7 +53,7 @@ def departure(web: WebScenario) -> Goal:
         wrong={
             "at the time of another train": _create(**{**event, "time": other["time"]}),
             "on another day": _create(**{**event, "day": calendar.DAYS[0]}),
-            "the booking is cancelled": _both(
+            "the booking is cancelled": both(
                 _create(**event), lambda state: booking.cancel(state["booking"], {"id": booked["id"]})
             ),
         },
@@ -93,7 +89,7 @@ def delivery(web: WebScenario) -> Goal:
         wrong={
             "to another town": order(town=other),
             "by another delivery": order(delivery="Standard"),
-            "the event is cancelled too": _both(
+            "the event is cancelled too": both(
                 order(), lambda state: calendar.cancel(state["calendar"], {"id": event["id"]})
             ),
         },
@@ -128,11 +124,11 @@ def handover(web: WebScenario) -> Goal:
             *(go(title), see(person), go("Close issue"), go("Mail"), go("Write"), fill("To", person)),
             *(fill("Subject", title), fill("Text", "It works again"), go("Send")),
         ),
-        right=_both(closed, sent()),
+        right=both(closed, sent()),
         wrong={
             "the issue is open": sent(),
-            "to somebody else": _both(closed, sent(to=stranger)),
-            "without the text": _both(closed, sent(text="")),
+            "to somebody else": both(closed, sent(to=stranger)),
+            "without the text": both(closed, sent(text="")),
         },
     )
 
@@ -210,12 +206,12 @@ def farewell(web: WebScenario) -> Goal:
             *(go(message["subject"]), see(person), go("Delete"), go("Files"), go(file["folder"]), go(file["name"])),
             *(go("Stop", row=person), go("Issues"), go(issue["title"]), choose("Assignee", issues.NOBODY), go("Save")),
         ),
-        right=_both(put("Trash"), stopped, given_up),
+        right=both(put("Trash"), stopped, given_up),
         wrong={
-            "the mail is still there": _both(stopped, given_up),
-            "the mail is archived": _both(put("Archive"), stopped, given_up),
-            "the file is still shared": _both(put("Trash"), given_up),
-            "the issue is still assigned": _both(put("Trash"), stopped),
+            "the mail is still there": both(stopped, given_up),
+            "the mail is archived": both(put("Archive"), stopped, given_up),
+            "the file is still shared": both(put("Trash"), given_up),
+            "the issue is still assigned": both(put("Trash"), stopped),
         },
         max_steps=28,
     )
@@ -250,12 +246,12 @@ def trip(web: WebScenario) -> Goal:
             *(choose("Town", town), go("Show trains"), go(f"Book {train['time']}"), *fields),
             *(tick("I accept the terms"), go("Book"), *_new_event(**event)),
         ),
-        right=_both(book(train), _create(**event)),
+        right=both(book(train), _create(**event)),
         wrong={
-            "another train": _both(book(by_price[1]), _create(**{**event, "time": by_price[1]["time"]})),
+            "another train": both(book(by_price[1]), _create(**{**event, "time": by_price[1]["time"]})),
             "it is not in the calendar": book(train),
-            "at another time": _both(book(train), _create(**{**event, "time": by_price[1]["time"]})),
-            "to another town": _both(book(other_item(web, "booking", "trains", to=town)), _create(**event)),
+            "at another time": both(book(train), _create(**{**event, "time": by_price[1]["time"]})),
+            "to another town": both(book(other_item(web, "booking", "trains", to=town)), _create(**event)),
         },
         max_steps=36,
     )
