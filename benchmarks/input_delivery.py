@@ -43,7 +43,10 @@ MAX_MINUTES = 20.0
 MAX_FAILURES = 5
 """Desktops of a toolkit and load that may fail, as for want of a processor; their events are not counted."""
 COUNTS = ROOT / "runs" / "input_delivery.jsonl"
-LOADS = {"idle": 0, "eight busy processes": 8}
+LOADS = {"idle": 0, "a busy process": 1, "eight busy processes": 8}
+"""Number of busy processes by load."""
+DEFAULT_LOADS, SMOKE_LOADS = "idle,eight busy processes", "idle,a busy process"
+"""A smoke run goes on beside other tests, which eight busy processes would delay."""
 HEAD = (
     "| toolkit | load | load average | events | clicks | keys | lost | doubled "
     "| click step, ms | type step, ms | CPU per step, ms |\n"
@@ -276,16 +279,17 @@ async def fill_all(counts: Counts, load: str, toolkits: list[str], events: int, 
 def main() -> None:
     parser = parser_of(__doc__, "10,000 events for each toolkit and load")
     parser.add_argument("--toolkits", default=",".join(PACKAGES), help="default: all")
-    parser.add_argument("--loads", default=",".join(LOADS), help="default: all")
+    parser.add_argument("--loads", help=f"some of {', '.join(LOADS)} (default: {DEFAULT_LOADS})")
     parser.add_argument("--events", type=int, help="for each toolkit and load, instead of the size's")
     parser.add_argument("--at-once", metavar="N", type=int, default=3, help="desktops that are played at once (3)")
     options = parser.parse_args()
     print_head()
-    toolkits, loads = options.toolkits.split(","), options.loads.split(",")
-    is_full = options.size == "full"
+    is_full, is_smoke = options.size == "full", options.size == "smoke"
+    loads = (options.loads or (SMOKE_LOADS if is_smoke else DEFAULT_LOADS)).split(",")
+    toolkits = options.toolkits.split(",")
     thresholds, total, counts = Thresholds(), Tally(), Counts(is_kept=is_full)
     events = options.events or EVENTS[options.size]
-    for part in (events // 2, events):  # so that a run without enough time has some of each
+    for part in (events,) if is_smoke else (events // 2, events):  # a run without enough time has some of each
         for load in loads:
             asyncio.run(fill_all(counts, load, toolkits, part, options.at_once))
     print(HEAD)
