@@ -101,13 +101,19 @@ def look_up(*goods: str) -> Oracle:
     return steps
 
 
-def open_page(number: int) -> Oracle:
-    """Return the steps that open a page, counted from 1, and wait until it is drawn."""
+def mark_prices(number: int) -> Oracle:
+    """Return the steps that open a page, counted from 1, and search for its prices, which marks them.
+
+    The search lists their lines beside the page. `oracle_sight` reads those: Evince tells wrong places of pages to the
+    accessibility tree.
+    """
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("ctrl+l")
         yield [Type(f"{number}\n")]
         await hd_screen.wait_still(desktop, 1.0)
+        async for ops in look_up("costs")(desktop):
+            yield ops
 
     return steps
 
@@ -155,7 +161,7 @@ def find_dearest(scenario: PaperScenario) -> Task:
         f"In the document viewer find out which good costs {asked} on page {index + 1} of {scenario.name}, and answer "
         "with just its name",
         scenario.files,
-        open_page(index + 1),
+        mark_prices(index + 1),
         answer,
         wrong_answers=[good for good in goods if good != answer],
     )
