@@ -1,4 +1,5 @@
-"""Docs, help texts, messages and docstrings use the field's terms and American English.
+"""Docs, help texts, messages and docstrings use the field's terms and American English; instructions of tasks have
+American spelling.
 
 `tests/language/avoid.txt` lists what to avoid, one pattern per line, with what to write instead. Code spans and code
 blocks are not checked. Nor are `ParseError` and `AgentError`: models read them, so their text must not change.
@@ -17,6 +18,7 @@ from cyclopts import App
 from rich.console import Console
 
 from deskhand.cli.main import app
+from deskhand.tasks.suites import basics, web
 
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).parent / "language" / "avoid.txt"
@@ -32,9 +34,12 @@ PRINTS = ("print", "echo", "say", "debug", "info", "warning", "error", "exceptio
 """Functions and methods whose literal arguments a person reads: output and log events."""
 
 
-def rules() -> list[tuple[re.Pattern[str], str]]:
-    """Each pattern of the list with what to write instead."""
-    lines = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
+Rule = tuple[re.Pattern[str], str]
+
+
+def rules(text: str) -> list[Rule]:
+    """Each pattern of a list with what to write instead."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     pairs = [line.split(" => ") for line in lines]
     return [
         (re.compile(pattern if pattern.startswith(r"\A") else rf"\b(?:{pattern})\b", re.IGNORECASE), better)
@@ -42,14 +47,15 @@ def rules() -> list[tuple[re.Pattern[str], str]]:
     ]
 
 
-RULES = rules()
+RULES = rules(LIST.read_text())
+SPELLING = rules(LIST.read_text().partition("# American spelling\n")[2])
 
 
-def found_in(text: str) -> list[str]:
-    """What the list has against a text, code spans aside."""
+def found_in(text: str, rules: list[Rule] = RULES) -> list[str]:
+    """What a list has against a text, code spans aside."""
     text = re.sub(r"``[^`]*``|`[^`\n]*`", "`code`", text)
     text = re.sub(r"\s+", " ", text).strip()
-    return [f"{found[0]!r}: {better}" for pattern, better in RULES for found in pattern.finditer(text)]
+    return [f"{found[0]!r}: {better}" for pattern, better in rules for found in pattern.finditer(text)]
 
 
 def prose_of(page: str) -> str:
@@ -114,6 +120,17 @@ def test_messages_and_docstrings_use_the_terms_of_the_field(part: str) -> None:
     assert not wrong, "\n".join([f"{len(wrong)} in deskhand/{part}", *wrong])
 
 
+@pytest.mark.parametrize("suite", [basics, web], ids=["basics", "web"])
+def test_instructions_have_american_spelling(suite) -> None:
+    wrong = [
+        f"{family.name}: {problem}"
+        for family in suite.FAMILIES.values()
+        for text in (family.summary, *(family.generate(seed).instruction for seed in range(3)))
+        for problem in found_in(text, SPELLING)
+    ]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
 def test_the_list_finds_a_word_anywhere_but_in_code() -> None:
     assert found_in("Mended, it was.") == ["'Mended': fix, hint"]
     assert not found_in("Returns None if `mend` is None; amends nothing, besides.")
@@ -125,6 +142,7 @@ def test_the_list_finds_a_word_anywhere_but_in_code() -> None:
 
 
 def test_every_pattern_of_the_list_is_one_that_can_be_found() -> None:
+    assert SPELLING
     assert all(better.strip() for _, better in RULES)
     assert len({pattern.pattern for pattern, _ in RULES}) == len(RULES)
     assert not [pattern.pattern for pattern, _ in RULES if pattern.search("")]

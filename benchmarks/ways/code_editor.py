@@ -36,7 +36,7 @@ def code_replace(task: Task) -> Ways:
 
 
 def lines_of(task: Task) -> tuple[int, int, str]:
-    first, last, name = told(task, r"the lines (\d+) to (\d+) of (\S+?),? ")
+    first, last, name = told(task, r"lines (\d+) to (\d+) of (\S+?),? ")
     return int(first), int(last), name
 
 
@@ -78,7 +78,7 @@ def code_line_out(task: Task) -> Ways:
 
 
 def code_save_as(task: Task) -> Ways:
-    name, new = told(task, r"save (\S+) as (\S+) into")
+    name, new = told(task, r"save a copy of (\S+) as (\S+) in")
     return {
         "by the mouse": [
             tab(name), *menu("File", "Save As..."), wait("Save File"), "ctrl+a", types(new),

@@ -20,7 +20,7 @@ def at_menu(x: float, y: float) -> Act:
 
 def exports(task: Task, edit: list[Act], other: list[Act] | None = None) -> Ways:
     """Ways to export a picture that `edit`, or `other`, changes."""
-    (name,) = told(task, r"export it as (\S+) into")
+    (name,) = told(task, r"export it as (\S+) to")
     options: list[Act] = [wait("Export Image as PNG")]
     return {
         "by the menu, exported by ctrl+E": [
@@ -84,7 +84,7 @@ def picture_crop(task: Task) -> Ways:
     return exports(task, ["alt+i", at_menu(*CROP_TO_CONTENT_PX), rest], [*["alt+i"], *["Up"] * 8, "Return", rest])
 
 
-def picture_grey(task: Task) -> Ways:
+def picture_gray(task: Task) -> Ways:
     desaturate = [at_menu(*place) for place in (COLORS_PX, DESATURATE_PX, DESATURATE_ITEM_PX)]
     return exports(task, ["alt+i m g", rest], [*desaturate, wait("Desaturate"), "alt+o", gone("Desaturate"), rest])
 
@@ -208,7 +208,7 @@ WAYS = {
     "picture_invert": picture_invert,
     "picture_scale": picture_scale,
     "picture_crop": picture_crop,
-    "picture_grey": picture_grey,
+    "picture_gray": picture_gray,
     "folder_make": folder_make,
     "shell_sort": shell_sort,
     "shell_pack": shell_pack,

@@ -113,7 +113,7 @@ def sheet_bold(task: Task) -> Ways:
 
 
 def sheet_replace(task: Task) -> Ways:
-    old, new = told(task, r"replace (\w+) by (\w+) ")
+    old, new = told(task, r"replace (\w+) with (\w+) ")
     cells = [f"B{row}" for row, line in enumerate(table(task).rows, 1) if line[1] == old]
     typed = [act for cell in cells for act in (*to(cell), types(f"{new}\n"))]
     return {
@@ -124,7 +124,7 @@ def sheet_replace(task: Task) -> Ways:
 
 
 def sheet_rename(task: Task) -> Ways:
-    old, new = told(task, r"give the sheet (\w+) the name (\w+) ")
+    old, new = told(task, r"rename the sheet (\w+) to (\w+) ")
     names: list[str] = list(SheetsScenario(task.family, task.seed).sheet_names)
 
     async def sheets(desktop: StageableDesktop) -> dict[str, Rect]:
@@ -150,7 +150,7 @@ def text_append(task: Task) -> Ways:
 
 
 def text_replace(task: Task) -> Ways:
-    old, new = told(task, r'replace "(.*)" by "(.*)" everywhere')
+    old, new = told(task, r'replace "(.*)" with "(.*)" everywhere')
     count = sum(line.count(old) for line in TextDocumentScenario(task.family, task.seed).lines)
     one: list[Act] = ["ctrl+Home", "ctrl+f", types(f"{old}\n"), "Escape", types(new)]
     return {
@@ -184,10 +184,10 @@ def text_heading(task: Task) -> Ways:
     }
 
 
-def text_centre(task: Task) -> Ways:
-    paragraph, how = told(task, r"let paragraph (\d+) be (centred|aligned to the right) and")
+def text_center(task: Task) -> Ways:
+    how, paragraph = told(task, r"(center|right-align) paragraph (\d+) and")
     key, item, button = ("ctrl+r", "(Align )?Right", RIGHT_PX)
-    if how == "centred":
+    if how == "center":
         key, item, button = ("ctrl+e", "Center.*", CENTER_PX)
     there: list[Act] = ["ctrl+Home", *["ctrl+Down"] * (int(paragraph) - 1)]
     return {
@@ -272,7 +272,7 @@ WAYS = {
     "text_replace": text_replace,
     "text_bold": text_bold,
     "text_heading": text_heading,
-    "text_centre": text_centre,
+    "text_center": text_center,
     "text_table": text_table,
     "sheet_to_note": sheet_to_note,
     "page_to_note": page_to_note,

@@ -20,7 +20,7 @@ def calculator_number(task: Task) -> Ways:
 
 
 def calculator_sum(task: Task) -> Ways:
-    (asked,) = told(task, r"Work out (\S+)")
+    (asked,) = told(task, r"Calculate (\S+)")
     keys = calculator.CalculatorScenario(task.family, task.seed).boxes
     return {
         "by the keyboard": [types(asked), "Return"],
@@ -77,7 +77,7 @@ def editor_append(task: Task) -> Ways:
 
 
 def editor_replace(task: Task) -> Ways:
-    name, old, new = told(task, r"In (\S+) replace every (\w+) by (\w+) ")
+    name, old, new = told(task, r"In (\S+) replace every (\w+) with (\w+) ")
     scenario = editors.ReplaceScenario(task.family, task.seed)
     text = scenario.texts[name].replace(old, new)
     boxes = scenario.boxes

@@ -1,4 +1,4 @@
-"""On-policy distillation: the tokens that the student sampled are trained towards a teacher.
+"""On-policy distillation: the tokens that the student sampled are trained toward a teacher.
 
     A'_t = rl_loss_weight * A_t + distill_loss_weight * (log p_teacher(x_t | x_<t) - log p_student(x_t | x_<t))
 

@@ -79,7 +79,7 @@ class CriticConfig(Section):
 
 
 class DistillationConfig(Section):
-    """On-policy distillation: sampled tokens are trained towards a teacher with the same tokenizer."""
+    """On-policy distillation: sampled tokens are trained toward a teacher with the same tokenizer."""
 
     teacher: str
     """Checkpoint folder or Hugging Face hub name, which is loaded in addition to the policy and never trained; or the
@@ -87,7 +87,7 @@ class DistillationConfig(Section):
     distill_loss_weight: float = Field(default=1.0, gt=0)
     """Weight of the teacher's log-prob minus the student's in the advantage of a token."""
     rl_loss_weight: float = Field(default=1.0, ge=0)
-    """Weight of the reward's advantage; 0 trains towards the teacher alone."""
+    """Weight of the reward's advantage; 0 trains toward the teacher alone."""
     api_key_env: str | None = None
     """Environment variable with the server's API key."""
 

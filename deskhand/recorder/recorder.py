@@ -221,7 +221,7 @@ class Recorder:
             raise InvalidRequestError(str(error), param="messages", code="context_length_exceeded") from error
 
     def _run_to_completion(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start work that survives a cancelled caller, so that disk and memory agree; await with `asyncio.shield`."""
+        """Start work that survives a canceled caller, so that disk and memory agree; await with `asyncio.shield`."""
         task = asyncio.ensure_future(work)
         self._unfinished.add(task)
         task.add_done_callback(self._finished)

@@ -104,7 +104,7 @@ async def test_every_way_to_weigh_the_channels_gives_shades_of_gray(
     weights: tuple[float, float, float], tmp_path: Path
 ) -> None:
     for seed in range(10):
-        scenario, task = PictureScenario("picture_grey", seed), FAMILIES["picture_grey"].generate(seed)
+        scenario, task = PictureScenario("picture_gray", seed), FAMILIES["picture_gray"].generate(seed)
         gray = np.asarray(scenario.picture) @ np.array(weights) / sum(weights)
         result = io.BytesIO()
         Image.fromarray(gray.round().astype(np.uint8)).save(result, format="PNG")

@@ -291,7 +291,7 @@ class DecodeBatch:
         self.stats.decoded_tokens += len(rows)
 
     def finished(self, version: int) -> list[DecodeRequest]:
-        """Remove requests that stopped or were cancelled from the batch and free their slots."""
+        """Remove requests that stopped or were canceled from the batch and free their slots."""
         done = [
             slot
             for slot, request in enumerate(self.requests)

@@ -324,7 +324,7 @@ class HfEngine:
             self._answer()
 
     def _next_waiting(self, count: int) -> list[DecodeRequest]:
-        """Return the first queued requests. They stay queued, so that a failure reaches them; cancelled ones leave."""
+        """Return the first queued requests. They stay queued, so that a failure reaches them; canceled ones leave."""
         with self._wake:
             self._waiting = deque(request for request in self._waiting if not request.cancelled)
             return list(itertools.islice(self._waiting, count))

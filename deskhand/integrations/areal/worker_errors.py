@@ -33,7 +33,7 @@ FOLDER = "worker_errors"
 POLL_S = 0.5
 MAX_TEXT = 1000
 LOST: tuple[Cause, ...] = ("infrastructure", "evaluator", "already_solved")
-"""Causes of a group without a score that count towards `max_errored`."""
+"""Causes of a group without a score that count toward `max_errored`."""
 log = structlog.get_logger()
 
 

@@ -138,7 +138,7 @@ def number_is_held_out(first: int, second: int) -> bool:
     CalculatorScenario,
     "calculator_number",
     "easy",
-    "enter a number by the calculator's keys",
+    "enter a number with the calculator's keys",
     abilities=("use the keyboard",),
     holds_out=lambda task: number_is_held_out(*map(int, task.metadata["number"])),
 )
@@ -199,7 +199,7 @@ def random_sum(rng: random.Random) -> tuple[str, int]:
     CalculatorScenario,
     "calculator_sum",
     "medium",
-    "work out a sum by the calculator's keys",
+    "calculate a sum with the calculator's keys",
     abilities=("use the keyboard",),
 )
 def enter_sum(scenario: CalculatorScenario) -> Task:
@@ -213,7 +213,7 @@ def enter_sum(scenario: CalculatorScenario) -> Task:
         return replace(found, no_retry=True)
 
     return scenario.build_task(
-        f"Work out {keys.rstrip('=')} on the calculator",
+        f"Calculate {keys.rstrip('=')} on the calculator",
         max_steps=len(keys) + 3,
         check=check,
         oracle=lambda desktop: scenario.press_keys(desktop, keys),

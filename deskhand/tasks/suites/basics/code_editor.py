@@ -201,7 +201,7 @@ def comment_out(scenario: CodeScenario) -> Task:
         return f"#{squeezed.lstrip('#').removeprefix('~')}\n" if squeezed.startswith("#") else line
 
     return scenario.edit_task(
-        f"In the code editor comment out the lines {first} to {last} of {name}, and save it",
+        f"In the code editor comment out lines {first} to {last} of {name}, and save it",
         {name: marked(first, last)},
         [scenario.show(name), *select(first, last), press("ctrl+e"), press("ctrl+s")],
         plain=lambda each, text: changed_lines(text, first, last, same_mark) if each == name else text,
@@ -220,7 +220,7 @@ def indent(scenario: CodeScenario) -> Task:
         return {name: changed_lines(text, start, end, lambda line: f"{by}{line}")}
 
     return scenario.edit_task(
-        f"In the code editor indent the lines {first} to {last} of {name} by one more level, and save it",
+        f"In the code editor indent lines {first} to {last} of {name} by one more level, and save it",
         indented(first, last),
         [scenario.show(name), *select(first, last), press("ctrl+i"), press("ctrl+s")],
         plain=lambda each, text: text.replace("    ", "\t"),
@@ -262,7 +262,7 @@ def save_as(scenario: CodeScenario) -> Task:
         yield press("enter")
 
     return scenario.edit_task(
-        f"In the code editor save {name} as {new} into the same folder too; {name} stays as it is",
+        f"In the code editor save a copy of {name} as {new} in the same folder; leave {name} as it is",
         {new: scenario.texts[name]},
         steps,
         wrong={"of_another_file": {new: scenario.texts[other]}, "it_is_empty": {new: ""}},

@@ -219,7 +219,7 @@ def replace_word(scenario: ReplaceScenario) -> Task:
         yield [Done()]
 
     return scenario.edit_task(
-        lambda name: f"In {name} replace every {first} by {second} and save it",
+        lambda name: f"In {name} replace every {first} with {second} and save it",
         scenario.texts[scenario.target].replace(first, second),
         oracle,
         10,

@@ -104,7 +104,7 @@ def look_up(*goods: str) -> Oracle:
 def mark_prices(number: int) -> Oracle:
     """Return the steps that open a page, counted from 1, and search for its prices, which marks them.
 
-    The search lists their lines beside the page. `oracle_sight` reads those: Evince tells wrong places of pages to the
+    The sidebar then lists their lines. `oracle_sight` reads those: Evince tells wrong places of pages to the
     accessibility tree.
     """
 
@@ -158,8 +158,8 @@ def find_dearest(scenario: PaperScenario) -> Task:
     asked, answer = scenario.rng.choice([("most", goods[-1]), ("least", goods[0])])
     return told_task(
         scenario,
-        f"In the document viewer find out which good costs {asked} on page {index + 1} of {scenario.name}, and answer "
-        "with just its name",
+        f"In the document viewer find out which item costs the {asked} on page {index + 1} of {scenario.name}, and "
+        "answer with just its name",
         scenario.files,
         mark_prices(index + 1),
         answer,
@@ -220,7 +220,7 @@ def prices_to_note(scenario: PaperScenario) -> Task:
         )
 
     return scenario.build_task(
-        f"Look up in {scenario.name} what the three goods cost that note.txt names. Write the number behind each name "
+        f"Look up in {scenario.name} what the three items cost that note.txt names. Write the number behind each name "
         "in note.txt, with a space between them, and save it",
         setup=lambda desktop: open_beside(scenario, desktop, scenario.name, said),
         clauses=clauses,

@@ -164,7 +164,7 @@ def turn_picture(scenario: ViewerScenario) -> Task:
         )
 
     return scenario.build_task(
-        f"In the image viewer find the picture that shows a {scenario.shown[name]}, rotate it by 90 degrees to the "
+        f"In the image viewer find the picture that shows a {scenario.shown[name]}, rotate it 90 degrees to the "
         f"{way}, and save it under its name",
         clauses=clauses,
         oracle=hd_screen.until_written(path, steps),

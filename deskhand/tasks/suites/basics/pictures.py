@@ -154,7 +154,7 @@ class PictureScenario(HdScenario):
             return ExampleEndStates(negatives, {source: original, result: done})
 
         return self.build_task(
-            f"{what} and export it as {self.result} into the same folder; leave {self.source} as it is",
+            f"{what} and export it as {self.result} to the same folder; leave {self.source} as it is",
             max_steps=16,
             clauses=clauses,
             oracle=hd_screen.until_written(f"{FOLDER}/{self.result}", and_export),
@@ -228,7 +228,7 @@ def flip(scenario: PictureScenario) -> Task:
     across = scenario.rng.random() < 0.5
     name = "Flip image horizontally" if across else "Flip image vertically"
     how = Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM
-    what = "Mirror the picture left to right" if across else "Turn the picture upside down like its reflection in water"
+    what = "Mirror the picture left to right" if across else "Mirror the picture top to bottom"
     return scenario.exact_task(what, name, lambda picture: picture.transpose(how))
 
 
@@ -243,7 +243,7 @@ def turn(scenario: PictureScenario) -> Task:
     right = scenario.rng.random() < 0.5
     how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
     name = f"Rotate the image 90 degrees to the {'right' if right else 'left'}"
-    what = f"Turn the picture by 90 degrees {'to the right' if right else 'to the left'}"
+    what = f"Rotate the picture 90 degrees {'to the right' if right else 'to the left'}"
     return scenario.exact_task(what, name, lambda picture: picture.transpose(how))
 
 
@@ -257,7 +257,7 @@ def turn(scenario: PictureScenario) -> Task:
 def invert(scenario: PictureScenario) -> Task:
     name = "Invert the components (except alpha) perceptually"
     return scenario.exact_task(
-        "Invert the colours of the picture", name, lambda picture: Image.fromarray(255 - np.asarray(picture))
+        "Invert the colors of the picture", name, lambda picture: Image.fromarray(255 - np.asarray(picture))
     )
 
 
@@ -312,13 +312,13 @@ def crop(scenario: PictureScenario) -> Task:
     smaller = scenario.has_size(
         0.1, "it is smaller than it was", lambda wide, high: (wide, high) != whole.size and wide <= whole.width
     )
-    what = "Crop the picture so that the margin of one colour is gone"
+    what = "Crop the picture so that the margin of one color is gone"
     return scenario.exact_task(what, name, lambda _: inner, smaller)
 
 
 @scenario_family(
     PictureScenario,
-    "picture_grey",
+    "picture_gray",
     "medium",
     "take the colors out of a picture and export it",
     abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
@@ -344,7 +344,7 @@ def grayscale(scenario: PictureScenario) -> Task:
         ]
 
     return scenario.edit_task(
-        "Turn the picture into shades of grey",
+        "Convert the picture to grayscale",
         command("Convert the image to grayscale"),
         findings,
         lambda: scenario.picture.convert("L"),

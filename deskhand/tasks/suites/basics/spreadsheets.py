@@ -301,7 +301,7 @@ def replace_text(scenario: SpreadsheetScenario) -> Task:
     old = scenario.rng.choice([str(line[1]) for line in scenario.rows[1:]])
     new = scenario.rng.choice([place for place in PLACES if place != old])
     wanted = [[new if cell == old else cell for cell in line] for line in scenario.rows]
-    text = f"In {scenario.name} replace {old} by {new} wherever it stands, and save the file"
+    text = f"In {scenario.name} replace {old} with {new} everywhere, and save the file"
     return scenario.edit_task(text, wanted, replace_all(old, new))
 
 
@@ -339,7 +339,7 @@ def rename_sheet(scenario: SheetsScenario) -> Task:
         return new in (book.values if book else {})
 
     return scenario.edit_task(
-        f"In {scenario.name} give the sheet {scenario.sheet_names[index]} the name {new} and save the file",
+        f"In {scenario.name} rename the sheet {scenario.sheet_names[index]} to {new} and save the file",
         [],
         steps,
         sheets={name: scenario.sheets[old] for name, old in zip(names, scenario.sheet_names, strict=True)},

@@ -65,7 +65,7 @@ class TerminalCountScenario(Scenario):
     @property
     def instruction(self) -> str:
         what = (
-            f"how many lines of {self.file} hold the word {self.word}"
+            f"how many lines of {self.file} contain the word {self.word}"
             if self.word
             else f"how many lines {self.file} has"
         )

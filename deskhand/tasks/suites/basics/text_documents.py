@@ -24,7 +24,7 @@ from deskhand.tasks.suites.basics.scenario import THEMES, clause, milestone, sce
 from deskhand.tasks.task import Task
 
 FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
-WHO = ("The gardener", "My neighbour", "The teacher", "Our cook", "The pilot", "A painter", "The baker", "The captain")
+WHO = ("The gardener", "My neighbor", "The teacher", "Our cook", "The pilot", "A painter", "The baker", "The captain")
 DOES = ("waits for", "looks at", "paints", "carries", "describes", "counts", "forgets", "repairs")
 WHAT = (
     "the old bridge", "a green boat", "the tall tower", "a small garden", "the broken clock", "a quiet street",
@@ -110,7 +110,7 @@ def add_paragraph(scenario: TextDocumentScenario) -> Task:
 def replace_word(scenario: TextDocumentScenario) -> Task:
     old = next(piece for piece in WHAT if piece in scenario.lines[-1])
     new = scenario.rng.choice([piece for piece in WHAT if piece != old])
-    text = f'In {scenario.name} replace "{old}" by "{new}" everywhere and save it'
+    text = f'In {scenario.name} replace "{old}" with "{new}" everywhere and save it'
     return scenario.edit_task(text, replace_all(old, new), lines=[line.replace(old, new) for line in scenario.lines])
 
 
@@ -164,20 +164,19 @@ def make_heading(scenario: TextDocumentScenario) -> Task:
 
 
 @scenario_family(
-    TextDocumentScenario, "text_centre", "easy", "align a paragraph", abilities=("format a document", "find something")
+    TextDocumentScenario, "text_center", "easy", "align a paragraph", abilities=("format a document", "find something")
 )
 def align_paragraph(scenario: TextDocumentScenario) -> Task:
     index = scenario.rng.randrange(len(scenario.lines))
-    key, word, alignment = scenario.rng.choice(
-        [("ctrl+e", "centred", "CENTER"), ("ctrl+r", "aligned to the right", "RIGHT")]
-    )
+    ways = [("ctrl+e", "center", "CENTER"), ("ctrl+r", "right-align", "RIGHT")]
+    key, word, alignment = scenario.rng.choice(ways)
 
     def aligned(text: TextDocument) -> dict[int, str]:
         found = enumerate(value for _, _, value in text.paragraphs)
         return {number: value for number, value in found if value in ("CENTER", "RIGHT", "JUSTIFY")}
 
     return scenario.edit_task(
-        f"In {scenario.name} let paragraph {index + 1} be {word} and save it",
+        f"In {scenario.name} {word} paragraph {index + 1} and save it",
         [[*press("ctrl+home"), *press("ctrl+down", times=index)], press(key)],
         name="the paragraphs that are not left-aligned",
         read=aligned,

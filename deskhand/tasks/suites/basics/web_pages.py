@@ -177,7 +177,7 @@ def download(scenario: WebPageScenario) -> Task:
         return ExampleEndStates(negatives, {target: files[target]})
 
     steps = [press("tab", times=index + 1), press("enter")]
-    text = f"On the page get the file of {towns[index]}, and no other"
+    text = f"From the page download the file of {towns[index]}, and no other"
     follows = {"tab several times": (towns[index],)}
     return scenario.page_task(
         text,

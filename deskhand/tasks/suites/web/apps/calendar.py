@@ -1,4 +1,4 @@
-"""Calendar: the events of a week, which can be added, changed and cancelled."""
+"""Calendar: the events of a week, which can be added, changed and canceled."""
 
 from __future__ import annotations
 

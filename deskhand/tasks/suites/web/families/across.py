@@ -18,7 +18,7 @@ from deskhand.tasks.suites.web.scenario import (
 )
 
 INBOX = "/mail/folder/Inbox"
-REQUEST = "In the shop, put what the mail about {} asks for into the cart. Do not order yet"
+REQUEST = "In the shop, put what the email about {} asks for into the cart. Do not order yet"
 
 
 def inbox_message(web: WebScenario, text: str = "") -> State:
@@ -53,7 +53,7 @@ def invitation(web: WebScenario) -> Goal:
     message = inbox_message(web, f"You are invited to {title} on {event['day']} at {event['time']}, place {place}.")
     fields = fill("Title", title), choose("Day", event["day"]), fill("Time", event["time"]), fill("Place", place)
     return Goal(
-        f"Add the event of the mail about {message['subject']} to the calendar: title, day, time and place",
+        f"Add the event of the email about {message['subject']} to the calendar: title, day, time and place",
         (go(message["subject"]), see(title), go("Calendar"), go("New event"), *fields, go("Save")),
         right=lambda state: calendar.create(state["calendar"], event),
         wrong={
@@ -83,7 +83,7 @@ def complaint(web: WebScenario) -> Goal:
     values = {"title": title, "text": text, "bug": "on"}
     fields = fill("Title", title), fill("Text", text), tick("bug")
     return Goal(
-        f"The mail about {message['subject']} begins with a title, a colon and one sentence. Report it as a new issue "
+        f"The email about {message['subject']} begins with a title, a colon and one sentence. Report it as a new issue "
         "with this title, this sentence as the text, and the label bug",
         (go(message["subject"]), see(title), go("Issues"), go("New issue"), *fields, go("Create")),
         right=lambda state: issues.create(state["issues"], values),
@@ -110,7 +110,7 @@ def request(web: WebScenario) -> Goal:
     in_cart = {line["good"] for line in web.state["shop"]["cart"]}
     good = web.pick([each for each in web.state["shop"]["goods"] if each["name"] not in in_cart])
     number = web.rng.randint(2, 9)
-    message = inbox_message(web, f"Please buy {number} of the good called {good['name']} ({good['category']}).")
+    message = inbox_message(web, f"Please buy {number} of the product called {good['name']} ({good['category']}).")
     values: State = {"id": good["id"], "number": number}
     other = other_item(web, "shop", "goods", name=good["name"])
     return Goal(
@@ -186,8 +186,8 @@ def right_of_access(web: WebScenario) -> Goal:
     values = {"to": message["sender"], "subject": f"Re: {message['subject']}", "text": person}
     stranger = next(each for each in web.state["files"]["people"] if each != person)
     return Goal(
-        f"The mail about {message['subject']} asks who has access to a file. Look it up in the file share, and answer "
-        "the mail with the name only",
+        f"The email about {message['subject']} asks who has access to a file. Look it up in the file share, and answer "
+        "the email with the name only",
         (
             *(go(message["subject"]), see(file["name"]), go("Files"), go(file["folder"]), go(file["name"])),
             *(see(person), go("Mail"), go(message["subject"]), go("Reply"), fill("Text", person), go("Send")),

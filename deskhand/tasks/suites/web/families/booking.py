@@ -1,4 +1,4 @@
-"""Families `web/booking/*`: searching, booking and cancelling trains."""
+"""Families `web/booking/*`: searching, booking and canceling trains."""
 
 from __future__ import annotations
 

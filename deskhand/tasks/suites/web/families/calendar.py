@@ -1,4 +1,4 @@
-"""Families `web/calendar/*`: adding, moving, cancelling and finding events."""
+"""Families `web/calendar/*`: adding, moving, canceling and finding events."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def cancel_event(web: WebScenario) -> Goal:
         wrong={
             "another event": lambda state: calendar.cancel(state["calendar"], other),
             "two events": lambda state: [calendar.cancel(state["calendar"], each) for each in (event, other)],
-            "renamed": lambda state: calendar.change(state["calendar"], {**event, "title": "Cancelled"}),
+            "renamed": lambda state: calendar.change(state["calendar"], {**event, "title": "Canceled"}),
         },
     )
 

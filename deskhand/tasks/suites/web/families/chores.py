@@ -9,7 +9,7 @@ from deskhand.tasks.suites.web.scenario import Act, Change, Goal, State, WebScen
 
 
 @web_family(
-    "across/cancelled_trip",
+    "across/canceled_trip",
     INBOX,
     "hard",
     "cancel a train as a message asks, and answer it",
@@ -17,7 +17,7 @@ from deskhand.tasks.suites.web.scenario import Act, Change, Goal, State, WebScen
     "fill in a form",
     "work in several steps",
 )
-def cancelled_trip(web: WebScenario) -> Goal:
+def canceled_trip(web: WebScenario) -> Goal:
     booked, other = web.rng.sample(web.state["booking"]["bookings"], 2)
     message = inbox_message(web, f"Please cancel the train to {booked['town']}.")
 
@@ -29,19 +29,19 @@ def cancelled_trip(web: WebScenario) -> Goal:
         return lambda state: mail.send(state["mail"], values)
 
     return Goal(
-        f"Cancel the booked train that the mail about {message['subject']} names. Then answer the mail with the word "
-        "Cancelled only",
+        f"Cancel the booked train that the email about {message['subject']} names. Then answer the email with the word "
+        "Canceled only",
         (
             *(go(message["subject"]), see(booked["town"]), go("Trains"), go("My bookings")),
             *(go("Cancel", row=booked["town"]), go("Mail"), go(message["subject"]), go("Reply")),
-            *(fill("Text", "Cancelled"), go("Send")),
+            *(fill("Text", "Canceled"), go("Send")),
         ),
-        right=both(cancel(booked), answer("Cancelled")),
+        right=both(cancel(booked), answer("Canceled")),
         wrong={
-            "another train": both(cancel(other), answer("Cancelled")),
+            "another train": both(cancel(other), answer("Canceled")),
             "it is not answered": cancel(booked),
-            "it is still booked": answer("Cancelled"),
-            "by another text": both(cancel(booked), answer(f"Cancelled {booked['town']}")),
+            "it is still booked": answer("Canceled"),
+            "by another text": both(cancel(booked), answer(f"Canceled {booked['town']}")),
         },
     )
 
@@ -64,7 +64,7 @@ def promise(web: WebScenario) -> Goal:
         return lambda state: issues.comment(state["issues"], {"id": which["id"], "text": text})
 
     return Goal(
-        f"The mail about {message['subject']} says on which day an issue will be fixed. Add the day of the week, and "
+        f"The email about {message['subject']} says on which day an issue will be fixed. Add the day of the week, and "
         "nothing else, as a comment to this issue",
         (
             *(go(message["subject"]), see(issue["title"]), go("Issues"), go(issue["title"])),
@@ -183,7 +183,7 @@ def file_missing(web: WebScenario) -> Goal:
     message = inbox_message(web, f"May I edit the file {name} in the folder {web.pick(list(files.FOLDERS))}?")
     looks = [go(folder) for folder in files.FOLDERS]
     return Goal(
-        f"The person who wrote the mail about {message['subject']} asks for a file of the file share. Share it with "
+        f"The person who wrote the email about {message['subject']} asks for a file of the file share. Share it with "
         "the person, who may edit it",
         (go(message["subject"]), see(name), go("Files"), *looks),
         infeasible=True,

@@ -34,8 +34,8 @@ def which_day(web: WebScenario) -> Goal:
     other = next(each for each in calendar.DAYS if each != day)
     stranger = next(each for each in web.state["mail"]["people"] if each != message["sender"])
     return Goal(
-        f"The mail about {message['subject']} asks on which day an event is. Look it up in the calendar, and answer "
-        "the mail with the day of the week only",
+        f"The email about {message['subject']} asks on which day an event is. Look it up in the calendar, and answer "
+        "the email with the day of the week only",
         (
             *(go(message["subject"]), see(event["title"]), go("Calendar"), go(day), see(event["title"])),
             *_answer(message, day),
@@ -64,12 +64,12 @@ def which_day(web: WebScenario) -> Goal:
 )
 def what_price(web: WebScenario) -> Goal:
     good = web.pick(web.state["shop"]["goods"])
-    message = inbox_message(web, f"What does the good called {good['name']} cost in the shop ({good['category']})?")
+    message = inbox_message(web, f"What does the product called {good['name']} cost in the shop ({good['category']})?")
     price = str(good["price"])
     same_category = [each for each in web.state["shop"]["goods"] if each["category"] == good["category"]]
     other = next(str(each["price"]) for each in same_category if each["price"] != good["price"])
     return Goal(
-        f"The mail about {message['subject']} asks for a price. Look it up in the shop, and answer the mail with the "
+        f"The email about {message['subject']} asks for a price. Look it up in the shop, and answer the email with the "
         "number only",
         (
             *(go(message["subject"]), see(good["name"]), go("Shop"), go(good["category"]), see(good["name"])),
@@ -104,7 +104,7 @@ def two_requests(web: WebScenario) -> Goal:
     walk: list[Act] = []
     messages = web.rng.sample(inbox, 2)
     for message, good, number in zip(messages, goods, numbers, strict=True):
-        asked = f"Please buy {number} of the good called {good['name']} ({good['category']})."
+        asked = f"Please buy {number} of the product called {good['name']} ({good['category']})."
         message["text"] = f"{asked} {message['text']}"
         walk += [go("Mail"), go(message["subject"]), see(good["name"])]
         walk += [go("Shop"), go(good["category"]), go(good["name"]), choose("Number", str(number)), go("Add to cart")]
@@ -116,7 +116,7 @@ def two_requests(web: WebScenario) -> Goal:
 
     (first, second), (few, many) = goods, numbers
     return Goal(
-        f"In the shop, put what the mail about {messages[0]['subject']} and the mail about {messages[1]['subject']} "
+        f"In the shop, put what the email about {messages[0]['subject']} and the email about {messages[1]['subject']} "
         "ask for into the cart. Do not order yet",
         tuple(walk[1:]),
         right=put((first, few), (second, many)),
@@ -141,7 +141,7 @@ def request_missing(web: WebScenario) -> Goal:
     category = web.pick(list(GOODS))
     sold = {each["name"] for each in web.state["shop"]["goods"]}
     name = next(each for each in GOODS[category] if each not in sold)
-    message = inbox_message(web, f"Please buy {web.rng.randint(2, 9)} of the good called {name} ({category}).")
+    message = inbox_message(web, f"Please buy {web.rng.randint(2, 9)} of the product called {name} ({category}).")
     return Goal(
         REQUEST.format(message["subject"]),
         (go(message["subject"]), see(name), go("Shop"), go(category)),
@@ -171,8 +171,8 @@ def postponed(web: WebScenario) -> Goal:
         return lambda state: mail.move(state["mail"], {"id": message["id"], "folder": folder})
 
     return Goal(
-        f"The mail about {message['subject']} asks to move an event. Move it in the calendar, leave its title and "
-        "place as they are, and then delete the mail",
+        f"The email about {message['subject']} asks to move an event. Move it in the calendar, leave its title and "
+        "place as they are, and then delete the email",
         (
             *(go(message["subject"]), see(event["title"]), go("Calendar"), go(event["title"])),
             *(choose("Day", day), fill("Time", new), go("Save"), go("Mail"), go(message["subject"]), go("Delete")),
@@ -205,7 +205,7 @@ def workload(web: WebScenario) -> Goal:
     found = [each["title"] for each in is_open if each["assignee"] == person]
     count = len(found)
     return Goal(
-        f"Find out who wrote the mail about {message['subject']}, and how many open issues of the issue tracker are "
+        f"Find out who wrote the email about {message['subject']}, and how many open issues of the issue tracker are "
         "assigned to that person. Answer with just the number",
         (go(message["subject"]), see(person), go("Issues"), see(found[0]), see(found[-1])),
         answer=str(count),
@@ -240,7 +240,7 @@ def access_for_sender(web: WebScenario) -> Goal:
         return change
 
     return Goal(
-        f"In the file share, share the largest file of the folder {folder} with the person who wrote the mail about "
+        f"In the file share, share the largest file of the folder {folder} with the person who wrote the email about "
         f"{message['subject']}. The person may edit it",
         (
             *(go(message["subject"]), see(person), go("Files"), go(folder), go(inside[-1]["name"])),

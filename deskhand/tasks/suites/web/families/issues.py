@@ -90,7 +90,7 @@ def reopen(web: WebScenario) -> Goal:
         issues.switch(state["issues"], which)
 
     return Goal(
-        f"In the issue tracker, add the comment: {text}. Do so at the closed issue {issue['title']}, then reopen it",
+        f"In the issue tracker, reopen the closed issue {issue['title']} and add the comment: {text}",
         (go("Closed"), go(issue["title"]), fill("New comment", text), go("Add comment"), go("Reopen issue")),
         right=end,
         wrong={

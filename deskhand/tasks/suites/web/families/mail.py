@@ -22,7 +22,7 @@ def reply(web: WebScenario) -> Goal:
     message, text = web.pick(_inbox(web)), web.pick(list(REPLIES))
     other = next(each for each in _inbox(web) if each["sender"] != message["sender"])
     return Goal(
-        f"In the mail, answer the message about {message['subject']}: {text}",
+        f"In the mail app, reply to the message about {message['subject']}: {text}",
         (go(message["subject"]), go("Reply"), fill("Text", text), go("Send")),
         right=lambda state: mail.send(state["mail"], _sent(message, text=text)),
         wrong={
@@ -39,7 +39,7 @@ def forward(web: WebScenario) -> Goal:
     person = web.pick([each for each in web.state["mail"]["people"] if each != message["sender"]])
     values = _sent(message, to=person, subject=f"Fwd: {message['subject']}", text=message["text"])
     return Goal(
-        f"In the mail, forward the message about {message['subject']} to {person}, with its text and subject",
+        f"In the mail app, forward the message about {message['subject']} to {person}, with its text and subject",
         (go(message["subject"]), go("Forward"), fill("To", person), go("Send")),
         right=lambda state: mail.send(state["mail"], values),
         wrong={
@@ -60,7 +60,7 @@ def clean_up(web: WebScenario) -> Goal:
 
     other = next(each for each in _inbox(web) if each["sender"] != person)
     return Goal(
-        f"In the mail, delete every message of {person} that is in the Inbox",
+        f"In the mail app, delete every message from {person} that is in the Inbox",
         tuple(act for each in reversed(found) for act in (go(each["subject"]), go("Delete"))),
         right=moved("Trash", found),
         wrong={
@@ -78,7 +78,7 @@ def restore(web: WebScenario) -> Goal:
     message, inbox = web.pick(kept), _inbox(web)[0]
     values, other = ({"id": each["id"], "folder": "Inbox"} for each in (message, kept[kept.index(message) - 1]))
     return Goal(
-        f"In the mail, move the message about {message['subject']} from the Archive back to the Inbox",
+        f"In the mail app, move the message about {message['subject']} from the Archive back to the Inbox",
         (go("Archive"), go(message["subject"]), go("Move to Inbox")),
         right=lambda state: mail.move(state["mail"], values),
         wrong={
@@ -112,7 +112,7 @@ def reply_missing(web: WebScenario) -> Goal:
     message, text = web.pick(web.state["mail"]["messages"]), web.pick(list(REPLIES))
     web.state["mail"]["messages"].remove(message)
     return Goal(
-        f"In the mail, answer the message about {message['subject']}: {text}",
+        f"In the mail app, reply to the message about {message['subject']}: {text}",
         (go("Archive"), go("Sent"), go("Trash"), go("Inbox")),
         infeasible=True,
     )
@@ -123,7 +123,7 @@ def count_messages(web: WebScenario) -> Goal:
     person = web.pick([each["sender"] for each in _inbox(web)])
     count = sum(each["sender"] == person for each in _inbox(web))
     return Goal(
-        f"How many messages of {person} are in the Inbox? Answer with the number only",
+        f"How many messages from {person} are in the Inbox? Answer with the number only",
         tuple(see(each["subject"]) for each in _inbox(web)),
         answer=str(count),
         wrong_answers=(str(count + 1), str(count - 1), person),
@@ -138,7 +138,7 @@ def restore_missing(web: WebScenario) -> Goal:
     message = web.pick([each for each in web.state["mail"]["messages"] if each["folder"] == "Archive"])
     web.state["mail"]["messages"].remove(message)
     return Goal(
-        f"In the mail, move the message about {message['subject']} from the Archive back to the Inbox",
+        f"In the mail app, move the message about {message['subject']} from the Archive back to the Inbox",
         (go("Archive"), go("Trash"), go("Sent")),
         infeasible=True,
     )

@@ -118,7 +118,7 @@ def handover(web: WebScenario) -> Goal:
         issues.switch(state["issues"], {"id": issue["id"]})
 
     return Goal(
-        f"In the issue tracker, close the issue {title}. Then write a mail to the person who reported it: subject "
+        f"In the issue tracker, close the issue {title}. Then write an email to the person who reported it: subject "
         f"{title}, text It works again",
         (
             *(go(title), see(person), go("Close issue"), go("Mail"), go("Write"), fill("To", person)),
@@ -156,8 +156,8 @@ def sold_out_report(web: WebScenario) -> Goal:
         return lambda state: issues.create(state["issues"], {**values, **different})
 
     return Goal(
-        f"One of the goods of the category {category} in the shop is sold out. Report it as a new issue: the title is "
-        "the name of the good, the text is Sold out, the label is urgent",
+        f"One of the products in the category {category} of the shop is sold out. Report it as a new issue: the title "
+        "is the name of the product, the text is Sold out, the label is urgent",
         (
             *(*looks, see("Sold out"), go("Issues"), go("New issue"), fill("Title", name), fill("Text", "Sold out")),
             *(tick("urgent"), go("Create")),
@@ -199,7 +199,7 @@ def farewell(web: WebScenario) -> Goal:
         return lambda state: mail.move(state["mail"], {"id": message["id"], "folder": folder})
 
     return Goal(
-        f"The person who wrote the mail about {message['subject']} leaves. Delete this mail, take away the access of "
+        f"The person who wrote the email about {message['subject']} leaves. Delete this email, take away the access of "
         f"the person to the file {file['name']} (folder {file['folder']}), and assign the issue {issue['title']} to "
         "nobody",
         (
@@ -279,7 +279,7 @@ def for_assignee(web: WebScenario) -> Goal:
         return lambda state: mail.send(state["mail"], values)
 
     return Goal(
-        f"Forward the mail about {subject}, with its text and subject, to the person to whom the issue "
+        f"Forward the email about {subject}, with its text and subject, to the person to whom the issue "
         f"{issue['title']} is assigned",
         (
             *(see(issue["title"]), see(person), go("Mail"), go(subject), go("Forward"), fill("To", person)),

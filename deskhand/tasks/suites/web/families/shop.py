@@ -32,7 +32,7 @@ def add_good(web: WebScenario) -> Goal:
     good, number = _new_good(web), web.rng.randint(2, 9)
     other = next(each for each in web.state["shop"]["goods"] if each["name"] != good["name"])
     return Goal(
-        f"In the shop, put {number} of the good called {good['name']} ({good['category']}) into the cart",
+        f"In the shop, put {number} of the product called {good['name']} ({good['category']}) into the cart",
         _put(good, number),
         right=lambda state: shop.put(state["shop"], _values(good, number)),
         wrong={
@@ -48,7 +48,7 @@ def remove_good(web: WebScenario) -> Goal:
     line = web.pick(web.state["shop"]["cart"])
     other = next(each for each in web.state["shop"]["cart"] if each is not line)
     return Goal(
-        f"In the shop, take the good called {line['good']} out of the cart",
+        f"In the shop, take the product called {line['good']} out of the cart",
         (go("Remove", line["good"]),),
         right=lambda state: shop.remove(state["shop"], line),
         wrong={
@@ -105,8 +105,8 @@ def swap_and_order(web: WebScenario) -> Goal:
 
     order = fill("Name", values["name"]), fill("Town", values["town"]), choose("Delivery", "Express"), go("Order")
     return Goal(
-        f"In the shop, replace the good called {line['good']} in the cart by {number} of the good called "
-        f"{good['name']} ({good['category']}), then order all of it by Express: name {values['name']}, "
+        f"In the shop, replace the product called {line['good']} in the cart with {number} of the product called "
+        f"{good['name']} ({good['category']}), then order all of it with delivery Express: name {values['name']}, "
         f"town {values['town']}",
         (go("Remove", line["good"]), *_put(good, number), *order),
         right=end,
@@ -132,7 +132,7 @@ def cheapest(web: WebScenario) -> Goal:
     web.state["shop"]["cart"].clear()
     first, second, last = goods[0], goods[1], goods[-1]
     return Goal(
-        f"In the shop, put one of the cheapest good in {category} into the cart",
+        f"In the shop, find the cheapest product in {category} and put one of it into the cart",
         (go(category), go(first["name"]), go("Add to cart")),
         right=lambda state: shop.put(state["shop"], _values(first, 1)),
         wrong={
@@ -147,7 +147,7 @@ def cheapest(web: WebScenario) -> Goal:
 def price(web: WebScenario) -> Goal:
     good = web.pick(web.state["shop"]["goods"])
     return Goal(
-        f"What does the good called {good['name']} ({good['category']}) cost in the shop, in euros? "
+        f"What does the product called {good['name']} ({good['category']}) cost in the shop, in euros? "
         "Answer with the number only",
         (go(good["category"]), see(good["name"])),
         answer=str(good["price"]),
@@ -162,7 +162,7 @@ def sold_out(web: WebScenario) -> Goal:
     good, number = _new_good(web), web.rng.randint(2, 9)
     good["stock"] = 0
     return Goal(
-        f"In the shop, put {number} of the good called {good['name']} ({good['category']}) into the cart",
+        f"In the shop, put {number} of the product called {good['name']} ({good['category']}) into the cart",
         (go(good["category"]), go(good["name"])),
         infeasible=True,
     )
@@ -177,7 +177,7 @@ def dearest(web: WebScenario) -> Goal:
         (each for each in web.state["shop"]["goods"] if each["category"] == category), key=lambda each: each["price"]
     )
     return Goal(
-        f"Which good in {category} costs most in the shop? Answer with its name only",
+        f"Which product in {category} costs the most in the shop? Answer with its name only",
         (go(category), *(see(each["name"]) for each in goods)),
         answer=goods[-1]["name"],
         wrong_answers=(*(each["name"] for each in goods[:-1]), str(goods[-1]["price"])),
@@ -188,4 +188,4 @@ def dearest(web: WebScenario) -> Goal:
     "shop/remove_missing", CART, "easy", "take out a good that is not in the cart", "recognize an infeasible task"
 )
 def remove_missing(web: WebScenario) -> Goal:
-    return Goal(f"In the shop, take the good called {_new_good(web)['name']} out of the cart", (), infeasible=True)
+    return Goal(f"In the shop, take the product called {_new_good(web)['name']} out of the cart", (), infeasible=True)
