@@ -160,10 +160,14 @@ async def run(size: str, names: Iterable[str], seed: int, parts: str, concurrenc
         while left:
             await left.pop()()
 
-    await asyncio.gather(*(work() for _ in range(concurrency)))
+    try:
+        await asyncio.gather(*(work() for _ in range(concurrency)))
+    except asyncio.CancelledError:
+        print(f"interrupted: {len(left)} of {len(jobs)} were not begun; the next run of the same sources resumes here")
     if findings.kept:
         print(f"\n{findings.kept} of {len(jobs)} results are of earlier runs of the same sources")
     unpaid, sightless = findings.unpaid, findings.sightless
+    thresholds.check("ways and oracles that were played", not left, f"{len(jobs) - len(left)} of {len(jobs)}", "all")
     thresholds.check(f"families with at least {WANTED} ways", not few, ", ".join(few) or "all", "all")
     thresholds.check(f"{findings.played} honest ways are paid", not unpaid, "; ".join(unpaid) or "all", "all")
     thresholds.check("oracles act on what was shown", not sightless, ", ".join(sightless) or "all", "all")
