@@ -183,6 +183,7 @@ async def play_way(task: Task, desktop: StageableDesktop, way: list[Act]) -> tup
     """Set a task up, do a way, and judge. Return the outcome and the number of acts."""
     await task.setup(desktop)
     person = Person(task, desktop)
+    await person.still()  # who has not looked at the screen clicks on a window that is still being laid out
     for act in way:
         if isinstance(act, str):
             for chord in act.split():
