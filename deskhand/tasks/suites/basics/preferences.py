@@ -12,7 +12,7 @@ from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, click_at, press
-from deskhand.tasks.suites.basics.scenario import THEMES, clause, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, clause, milestone, scenario_family
 from deskhand.tasks.task import ExampleEndStates, Task
 
 Values = Mapping[str, str]
@@ -92,6 +92,11 @@ class PreferencesScenario(HdScenario):
             yield [click_at(window.x + self.close_px[0], window.y + self.close_px[1])]
             await hd_screen.wait_closed(desktop, self.dialog)
 
+        async def share_changed(desktop: StageableDesktop) -> float:
+            values, changed = await self.read(desktop)
+            right = sum(values[option.key] == wanted[option.key] for option in options)
+            return 0.0 if changed else right / count
+
         def end_states() -> ExampleEndStates:
             other = next(option for option in self.options if option not in options)
             flipped = {**wanted, other.key: "01"[wanted[other.key] == "0"]}
@@ -111,6 +116,7 @@ class PreferencesScenario(HdScenario):
             oracle=hd_screen.until_written(self.path, steps),
             example_end_states=end_states,
             max_steps=8 + 2 * count,
+            milestones=(milestone("options are changed", 0.3, share_changed),) if count > 2 else (),
         )
 
 
