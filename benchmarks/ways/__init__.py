@@ -10,6 +10,7 @@ from benchmarks.ways import (
     code_editor,
     large_screens,
     office,
+    preferences,
     questions,
     several_programs,
     small_screens,
@@ -19,4 +20,4 @@ from benchmarks.ways import (
 )
 
 WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
-WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS
+WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS | preferences.WAYS
