@@ -38,7 +38,7 @@ class PreferencesScenario(HdScenario):
     others: ClassVar[Values]
     """Other settings that must stay as they are."""
     writes_defaults: bool
-    """Whether the program also saves settings that nobody changed."""
+    """Whether the program also saves settings that were not changed."""
     program: str
     window: str
     dialog: str
@@ -147,7 +147,7 @@ class FileManagerScenario(PreferencesScenario):
 
 
 class PlayerScenario(PreferencesScenario):
-    """VLC. Its file names what differs from its defaults; it has been told not to ask about the network."""
+    """VLC, whose file names what differs from its defaults. It does not ask about the network at the start."""
 
     applications = ("vlc-bin", "vlc-plugin-base", "vlc-plugin-qt")
     path = ".config/vlc/vlcrc"
