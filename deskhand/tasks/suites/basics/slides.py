@@ -232,13 +232,13 @@ def titles_to_note(scenario: SlidesScenario) -> Task:
 
     def end_states() -> ExampleEndStates:
         def state(*said: str) -> dict[str, bytes]:
-            return {NOTE: "\n".join(said).encode()}
+            return {scenario.path: scenario.content(), NOTE: "\n".join(said).encode()}
 
         return near_misses(state(*titles), NOTE, one_is_missing=state(*titles[1:]), another_order=state(*titles[::-1]))
 
     return scenario.build_task(
-        f"Write the titles of all slides of {scenario.name} into note.txt, in their order and each on a line of its own, "
-        "and save the note",
+        f"Write the titles of all slides of {scenario.name} into note.txt, in order and each on a line of its own, and "
+        "save the note",
         setup=lambda desktop: open_beside(scenario, desktop, scenario.name),
         clauses=clauses,
         oracle=hd_screen.until_written(NOTE, steps, press("ctrl+s")),
