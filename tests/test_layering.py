@@ -163,6 +163,7 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
         "pyyaml": "yaml",
         "python-xlib": "Xlib",
         "python-docx": "docx",
+        "python-pptx": "pptx",
         "pytest-xdist": "xdist",
     }
     allowed = {import_names.get(name, name.replace("-", "_")) for name in declared} | set(sys.stdlib_module_names)

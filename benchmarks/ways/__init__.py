@@ -13,6 +13,7 @@ from benchmarks.ways import (
     preferences,
     questions,
     several_programs,
+    slides,
     small_screens,
     two_programs,
     viewers,
@@ -20,4 +21,4 @@ from benchmarks.ways import (
 )
 
 WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
-WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS | preferences.WAYS
+WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS | preferences.WAYS | slides.WAYS

@@ -236,8 +236,8 @@ class HasProgramList(Protocol):
         """Return the exit codes of launched programs that have ended, as a shell has them (128 + signal)."""
         ...
 
-    async def wait_until_idle(self, timeout_s: float) -> None:
-        """Wait until no guest runs or waits for the CPU, at most `timeout_s`."""
+    async def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until no guest runs or waits for the CPU, at most `timeout_s`. Return whether that is so."""
         ...
 
 

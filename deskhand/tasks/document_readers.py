@@ -1,8 +1,8 @@
-"""Parsers of guest files: spreadsheets, text documents, archives, images, databases, JSON.
+"""Parsers of guest files: spreadsheets, text documents, presentations, archives, images, JSON.
 
 Run by `subprocess_call` in a subprocess, which imports this module for each call: keep the imports light. Every
 reader takes bytes, returns JSON values and raises `InvalidDocument` for a file that is not of its format. The
-libraries (python-calamine, openpyxl, python-docx) are in the optional dependencies `office`.
+libraries (python-calamine, openpyxl, python-docx, python-pptx) are in the optional dependencies `office`.
 
 Invariant: whatever a library raises for a guest's bytes is `InvalidDocument`; errors of this module are not.
 """
@@ -64,7 +64,7 @@ def import_library(name: str) -> Any:
 
 
 def archive_entries(data: bytes) -> BytesIO:
-    """Return a ZIP-based file (XLSX, ODS, DOCX) that unpacks to at most `MAX_UNPACKED_BYTES`.
+    """Return a ZIP-based file (XLSX, ODS, DOCX, PPTX) that unpacks to at most `MAX_UNPACKED_BYTES`.
 
     Raises `InvalidDocument`.
     """
@@ -218,6 +218,18 @@ def document_facts(data: bytes) -> dict[str, Any]:
     while paragraphs and not paragraphs[-1][0]:
         paragraphs.pop()
     return {"paragraphs": paragraphs, "bold": bold, "tables": tables, "application": producer_application(data)}
+
+
+def presentation_facts(data: bytes) -> dict[str, Any]:
+    """Return the fields of `office_files.Presentation`. Raises `InvalidDocument`."""
+    pptx = import_library("pptx")
+    with parsing("presentation"):
+        shapes = [
+            [shape for shape in slide.shapes if shape.has_text_frame]
+            for slide in pptx.Presentation(archive_entries(data)).slides
+        ]
+        slides = [[[each.text for each in shape.text_frame.paragraphs] for shape in inside] for inside in shapes]
+    return {"slides": slides, "application": producer_application(data)}
 
 
 def producer_application(data: bytes) -> str:

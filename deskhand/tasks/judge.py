@@ -3,14 +3,15 @@
 Used by the rollout and the audit; start with `judge` and `MilestoneTracker`.
 
 Invariants: a failing check or desktop gives `Errored`, never a score of 0, unless the guests broke the desktop after
-the agent had acted; the time of judging does not depend on the value; what is paid held at two readings; a milestone
-once reached stays reached.
+the agent had acted; the time of judging does not depend on the value; what is paid held at several readings; a
+milestone once reached stays reached.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,7 +31,13 @@ SETTLE_GRACE_S = 1.0
 MAX_BUSY_S = 2.0
 """Maximum time for which busy programs delay the judgment after that: on a busy machine they wait for the CPU."""
 REST_S = 0.2
-"""Time after which a score above 0 is read again; the lower one counts."""
+"""Mean time between readings of a score above 0; the lowest one counts.
+
+The times are random: a program that writes one guess after the other in a loop of a fixed time would be read at the
+same guess.
+"""
+READINGS_AT_REST, READINGS_WHILE_BUSY = 2, 4
+"""Further readings of a score above 0; the second if programs of the desktop are still busy when it is judged."""
 
 
 class AlreadySolvedError(ConfigError):
@@ -52,7 +59,7 @@ async def judge(
 
     Programs that are still busy then get up to `MAX_BUSY_S` more, so that a slow machine does not change the score.
     The state is judged once, whatever it is worth: were it judged until it is right, a program that writes one guess
-    after the other would be paid for the right one. A score above 0 must still hold after `REST_S`.
+    after the other would be paid for the right one. A score above 0 must hold at all further readings.
 
     `parts` has "end_state" and, with `milestones`, "milestone: NAME" for each. `grace_s` defaults to the task's; with 0
     the state cannot change and is read once. `answer` is the text with which the agent ended. `acted_at`
@@ -74,10 +81,10 @@ async def judge(
     now = time.monotonic()
     try:
         await asyncio.sleep((now if acted_at is None else acted_at) + grace_s - now)
-        if grace_s > 0 and isinstance(desktop, HasProgramList):
-            await desktop.wait_until_idle(MAX_BUSY_S)
-        run = _run_check if grace_s == 0 else _run_check_twice
-        check = await run(task.id, "check", function, desktop, timeout_s)
+        readings = READINGS_AT_REST if grace_s > 0 else 0
+        if grace_s > 0 and isinstance(desktop, HasProgramList) and not await desktop.wait_until_idle(MAX_BUSY_S):
+            readings = READINGS_WHILE_BUSY
+        check = await _run_check_repeatedly(task.id, "check", function, desktop, timeout_s, readings=readings)
     except GuestFailure as failure:
         if acted_at is None:
             return Errored("infrastructure", str(failure))
@@ -92,7 +99,7 @@ async def judge(
 def judge_seconds(task: Task) -> float:
     """Return the least seconds from the last action to an outcome above 0."""
     grace_s = SETTLE_GRACE_S if task.settle_grace_s is None else task.settle_grace_s
-    return grace_s + REST_S * (grace_s > 0)
+    return grace_s + READINGS_AT_REST * REST_S / 2 * (grace_s > 0)
 
 
 def is_accepted(answer: str | None, accepted: tuple[str, ...]) -> bool:
@@ -191,21 +198,21 @@ class MilestoneTracker:
     async def after_step(self, desktop: StageableDesktop) -> float:
         """Check every milestone that is due and not fully reached; return `reached_share`.
 
-        More than before counts if it holds for `REST_S`: else a program that writes one guess after the other would
-        have a chance in every step. Raises `EvaluatorError` or `InfrastructureError`.
+        More than before counts if it holds at further readings: else a program that writes one guess after the other
+        would have a chance in every step. Raises `EvaluatorError` or `InfrastructureError`.
         """
         for milestone in self._task.milestones:
             due = all(self.reached[name] >= 1.0 for name in milestone.after)
             if due and self.reached[milestone.name] < 1.0:
                 where = f"milestone {milestone.name!r}"
                 arguments = self._task.id, where, milestone.check, desktop, self._timeout_s
-                check = await _run_check_twice(*arguments, above=self.reached[milestone.name])
+                check = await _run_check_repeatedly(*arguments, above=self.reached[milestone.name])
                 self.reached[milestone.name] = max(self.reached[milestone.name], check.value)
                 self.guest_trusted = self.guest_trusted or (check.untrusted_source and check.value > 0)
         return self.reached_share
 
 
-async def _run_check_twice(
+async def _run_check_repeatedly(
     task_id: str,
     where: str,
     function: CheckFunction,
@@ -213,14 +220,17 @@ async def _run_check_twice(
     timeout_s: float,
     *,
     above: float = 0.0,
+    readings: int = READINGS_AT_REST,
 ) -> CheckResult:
-    """Run a check like `_run_check`; a value above `above` is read again after `REST_S`, and the lower one counts."""
-    check = await _run_check(task_id, where, function, desktop, timeout_s)
-    if check.value <= above or check.no_retry:
-        return check
-    await asyncio.sleep(REST_S)
-    again = await _run_check(task_id, where, function, desktop, timeout_s)
-    return min(check, again, key=lambda each: each.value)
+    """Run a check like `_run_check`; a value above `above` is read `readings` times more, and the lowest one counts."""
+    lowest = await _run_check(task_id, where, function, desktop, timeout_s)
+    for _ in range(readings):
+        if lowest.value <= above or lowest.no_retry:
+            break
+        await asyncio.sleep(REST_S * random.uniform(0.5, 1.5))
+        again = await _run_check(task_id, where, function, desktop, timeout_s)
+        lowest = min(lowest, again, key=lambda each: each.value)
+    return lowest
 
 
 async def _run_check(

@@ -127,6 +127,7 @@ def tar_bomb(size: int) -> bytes:
 
 SHEET = packed.xlsx(A=[["One", 1.0]])
 DOCUMENT = packed.text_document(["One"])
+SLIDES = packed.presentation("One")
 COUNT = "with recursive n(i) as (select 1 union all select i + 1 from n) select i, i as name, 1 as price from n"
 ROWS = {"query": "select name, price from items order by 1", "rows": [["pear", 1]]}
 

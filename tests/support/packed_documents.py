@@ -1,4 +1,4 @@
-"""Small spreadsheets and text documents, made for the tests."""
+"""Small spreadsheets, text documents and presentations, made for the tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import zipfile
 from html import escape
 
 import docx
+import pptx
 
 Rows = list[list[str | float | bool | None]]
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -113,6 +114,17 @@ def text_document(paragraphs: list[str], table: list[list[str]] | None = None) -
         for row, texts in enumerate(table):
             for column, text in enumerate(texts):
                 grid.cell(row, column).text = text
+    buffer = io.BytesIO()
+    written.save(buffer)
+    return buffer.getvalue()
+
+
+def presentation(title: str) -> bytes:
+    """A presentation of one slide."""
+    written = pptx.Presentation()
+    shape = written.slides.add_slide(written.slide_layouts[5]).shapes.title
+    assert shape is not None
+    shape.text = title
     buffer = io.BytesIO()
     written.save(buffer)
     return buffer.getvalue()

@@ -95,6 +95,8 @@ async def test_hostile_results_of_the_bundled_families_are_wrong_answers() -> No
     for wreck in (hostile_files.with_wrong_deflate, hostile_files.encrypted, hostile_files.with_entities):
         assert await office_files.read_workbook(wreck(hostile_files.SHEET)) is None, wreck
         assert await office_files.read_document(wreck(hostile_files.DOCUMENT)) is None, wreck
+        assert await office_files.read_presentation(wreck(hostile_files.SLIDES)) is None, wreck
+    assert await office_files.read_presentation(hostile_files.zip_bomb(hostile_files.SLIDES, 65 * 2**20)) is None
     for data in (hostile_files.png_head(8192, 8192, 16), hostile_files.png_head(16, 16), b"noise", b""):
         assert await pictures.open_picture(data) is None
     assert await terminal_files.members_of(hostile_files.tar_bomb(2_000_000)) is None

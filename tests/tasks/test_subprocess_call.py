@@ -86,8 +86,11 @@ async def test_office_files_and_archives_are_parsed_in_a_subprocess() -> None:
     text = await office_files.read_document(office_files.text_document(["one", "two"]))
     assert text is not None
     assert text.lines == ["one", "two"]
+    slides = await office_files.read_presentation(office_files.presentation([("One", ["a", "b"]), ("Two", [])]))
+    assert slides == office_files.Presentation([[["One"], ["a", "b"]], [["Two"], [""]]], "Microsoft")
     for data in (b"", b"PK\x03\x04 nothing", b"\x1f\x8b no gzip"):
         assert await office_files.read_workbook(data) is None
+        assert await office_files.read_presentation(data) is None
         assert await office_files.read_document(data) is None
         with pytest.raises(InvalidDocument):
             subprocess_call.call_in_subprocess(document_readers.read_archive, data)

@@ -317,11 +317,12 @@ class LocalDesktop:
     async def exit_codes(self) -> dict[int, int]:
         return await self._on_helper(lambda session: session.jail.exit_codes())
 
-    async def wait_until_idle(self, timeout_s: float) -> None:
+    async def wait_until_idle(self, timeout_s: float) -> bool:
         deadline, idle = time.monotonic() + timeout_s, 0
         while idle < _IDLE_READINGS and time.monotonic() < deadline:
             idle = 0 if await self._on_helper(lambda session: session.busy()) else idle + 1
             await asyncio.sleep(_IDLE_INTERVAL_S)
+        return idle == _IDLE_READINGS
 
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""

@@ -21,6 +21,7 @@ from deskhand.tasks.suites.basics import (
     picture_viewer,
     pictures,
     preferences,
+    slides,
     spreadsheets,
     terminal_answers,
     terminal_count,
@@ -42,7 +43,7 @@ def _families(*modules: ModuleType) -> list[Family]:
 MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
 MODULES += (terminal_answers, code_editor, archives, two_programs, note_errands, three_programs)
-MODULES += (picture_viewer, papers, preferences)
+MODULES += (picture_viewer, papers, preferences, slides)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (

@@ -1,4 +1,4 @@
-"""Spreadsheets and text documents: written for set-up, read by checks, and edited in LibreOffice by scenarios.
+"""Spreadsheets, text documents and presentations: written for set-up, read by checks, edited in LibreOffice.
 
 An invalid or oversized file is a wrong answer (None). Guest files are parsed in a subprocess.
 """
@@ -27,6 +27,10 @@ REPLACE_BY_PX, REPLACE_ALL_PX = (200, 117), (74, 172)
 """In LibreOffice's dialog: the field from the upper left corner, the button from the upper right one."""
 Cell = str | int | float | None
 Sheets = dict[str, list[list[Cell]]]
+Slides = Sequence[tuple[str, Sequence[str]]]
+"""Titles and the lines of their lists."""
+TITLE_AND_CONTENT = 1
+"""python-pptx's number of this layout in its default template."""
 
 
 def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
@@ -118,11 +122,38 @@ async def read_document(data: bytes | None) -> TextDocument | None:
     return TextDocument(**(facts | pairs))
 
 
+def presentation(slides: Slides) -> bytes:
+    """Return a PPTX file. Raises `ConfigError` without python-pptx."""
+    made = _library("pptx").Presentation()
+    for title, lines in slides:
+        slide = made.slides.add_slide(made.slide_layouts[TITLE_AND_CONTENT])
+        slide.shapes.title.text = title
+        slide.placeholders[1].text = "\n".join(lines)
+    buffer = io.BytesIO()
+    made.save(buffer)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """A PPTX file: the paragraphs of each text of each slide, in the order of the file."""
+
+    slides: list[list[list[str]]]
+    application: str
+    """The application that saved the file, as the file names it."""
+
+
+async def read_presentation(data: bytes | None) -> Presentation | None:
+    """Parse a PPTX file; None if it is invalid. Raises `EvaluatorError`."""
+    facts = await _facts(document_readers.presentation_facts, data)
+    return Presentation(**facts) if facts is not None else None
+
+
 class OfficeScenario(HdScenario):
     """One document, open in LibreOffice."""
 
     path: str
-    program: Literal["calc", "writer"]
+    program: Literal["calc", "writer", "impress"]
 
     @property
     def name(self) -> str:
@@ -147,7 +178,7 @@ class OfficeScenario(HdScenario):
         return self.build_task(instruction, clauses=clauses, oracle=oracle, **(defaults | fields))
 
 
-def saved_by_application(document: Workbook | TextDocument | None) -> Finding:
+def saved_by_application(document: Workbook | TextDocument | Presentation | None) -> Finding:
     """Return the clause that LibreOffice saved the file; set-up's file and forged ones name another application."""
     return clause("the application that saved the file", document.application if document else None, "LibreOffice")
 
@@ -183,4 +214,4 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError("openpyxl and python-docx are not installed; pip install 'deskhand[office]'") from error
+        raise ConfigError(f"{name.split('.')[0]} is not installed; pip install 'deskhand[office]'") from error
