@@ -165,7 +165,7 @@ async def add_steps(scenario: ArchiveScenario, desktop: StageableDesktop) -> Asy
     ArchiveScenario,
     "archive_extract",
     "medium",
-    "extract one file of an archive",
+    "extract one file from an archive",
     abilities=("manage files", "use menus and dialogs"),
 )
 def extract_file(scenario: ArchiveScenario) -> Task:
@@ -209,7 +209,7 @@ def extract_missing(scenario: ArchiveScenario) -> Task:
     ArchiveScenario,
     "archive_extract_all",
     "medium",
-    "extract all files of an archive",
+    "extract all files from an archive",
     abilities=("manage files", "use menus and dialogs"),
 )
 def extract_all(scenario: ArchiveScenario) -> Task:
@@ -236,7 +236,7 @@ def extract_all(scenario: ArchiveScenario) -> Task:
     ArchiveScenario,
     "archive_delete",
     "medium",
-    "delete a file of an archive",
+    "delete a file from an archive",
     abilities=("manage files", "use menus and dialogs"),
 )
 def delete_file(scenario: ArchiveScenario) -> Task:

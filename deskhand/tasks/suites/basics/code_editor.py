@@ -386,7 +386,7 @@ def find_function(scenario: CodeScenario) -> Task:
     CodeScenario,
     "code_line_missing",
     "easy",
-    "say in which line a function begins that is not there",
+    "find the line of a function that does not exist",
     abilities=("find something", "recognize an infeasible task"),
 )
 def find_missing_function(scenario: CodeScenario) -> Task:

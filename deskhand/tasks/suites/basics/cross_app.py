@@ -48,7 +48,7 @@ def write_note(text: str) -> Oracle:
     SpreadsheetScenario,
     "sheet_to_note",
     "hard",
-    "look up in a spreadsheet, write into a text",
+    "copy a value from a spreadsheet to a note",
     "mousepad",
     abilities=("work on a table", "read and compare", "carry data between programs"),
 )
@@ -107,7 +107,7 @@ def sheet_to_note(scenario: SpreadsheetScenario) -> Task:
     WebPageScenario,
     "page_to_note",
     "medium",
-    "read on a page, write into a text",
+    "copy a value from a page to a note",
     "mousepad",
     abilities=("browse pages", "edit text", "carry data between programs"),
 )
@@ -145,7 +145,7 @@ def page_to_note(scenario: WebPageScenario) -> Task:
     SpreadsheetScenario,
     "note_to_sheet",
     "hard",
-    "copy from a text into a spreadsheet",
+    "copy values from a note to a spreadsheet",
     "mousepad",
     abilities=("work on a table", "carry data between programs", "read and compare"),
 )

@@ -72,7 +72,7 @@ class DialogScenario(SingleWindowScenario):
     DialogScenario,
     "dialog_choice",
     "easy",
-    "press the button with one word on it",
+    "press the named button of a dialog",
     abilities=("use menus and dialogs",),
 )
 def choose(scenario: DialogScenario) -> Task:

@@ -146,7 +146,7 @@ class EditorScenario(Scenario):
     EditorScenario,
     "editor_append",
     "medium",
-    "add a line at the end of the right text and save it",
+    "add a line to the end of the right file and save it",
     abilities=("choose among windows", "edit text"),
 )
 def append_line(scenario: EditorScenario) -> Task:
@@ -190,7 +190,7 @@ class ReplaceScenario(EditorScenario):
     ReplaceScenario,
     "editor_replace",
     "medium",
-    "replace a word everywhere in the right text and save it",
+    "replace a word everywhere in the right file and save it",
     abilities=("choose among windows", "edit text", "use menus and dialogs"),
 )
 def replace_word(scenario: ReplaceScenario) -> Task:

@@ -255,7 +255,7 @@ class FileManagerScenario(Scenario):
     FileManagerScenario,
     "file_delete",
     "medium",
-    "delete the file of a name in a file manager",
+    "delete a named file in the file manager",
     abilities=("manage files", "use menus and dialogs"),
 )
 def delete_file(scenario: FileManagerScenario) -> Task:
@@ -277,7 +277,7 @@ def delete_file(scenario: FileManagerScenario) -> Task:
     FileManagerScenario,
     "file_rename",
     "medium",
-    "give the file of a name another name in a file manager",
+    "rename a file in the file manager",
     abilities=("manage files", "use menus and dialogs"),
 )
 def rename_file(scenario: FileManagerScenario) -> Task:
@@ -313,7 +313,7 @@ class MoveScenario(FileManagerScenario):
     MoveScenario,
     "file_move",
     "medium",
-    "move the file of a name into a folder in a file manager",
+    "move a file to a folder in the file manager",
     abilities=("manage files",),
 )
 def move_file(scenario: MoveScenario) -> Task:

@@ -78,7 +78,7 @@ async def open_note(desktop: StageableDesktop, title: str, path: str) -> None:
     ArchiveScenario,
     "note_to_archive",
     "hard",
-    "delete the files of an archive that a note names",
+    "delete the files that a note names from an archive",
     "mousepad",
     abilities=("manage files", "use menus and dialogs", "work in several steps", "carry data between programs"),
 )

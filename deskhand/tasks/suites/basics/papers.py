@@ -122,7 +122,7 @@ def mark_prices(number: int) -> Oracle:
     PaperScenario,
     "paper_price",
     "easy",
-    "say what a good costs in a document of several pages",
+    "find a price in a document of several pages",
     abilities=("find something", "answer a question"),
 )
 def find_price(scenario: PaperScenario) -> Task:
@@ -137,7 +137,7 @@ def find_price(scenario: PaperScenario) -> Task:
     PaperScenario,
     "paper_price_missing",
     "easy",
-    "say what a good costs that is not in a document",
+    "find a price that is not in the document",
     abilities=("find something", "recognize an infeasible task"),
 )
 def find_missing_price(scenario: PaperScenario) -> Task:
@@ -149,7 +149,7 @@ def find_missing_price(scenario: PaperScenario) -> Task:
     PaperScenario,
     "paper_dearest",
     "medium",
-    "say what costs most on a page of a document",
+    "find the most or least expensive item on a page of a document",
     abilities=("read and compare", "scroll", "answer a question"),
 )
 def find_dearest(scenario: PaperScenario) -> Task:
@@ -171,7 +171,7 @@ def find_dearest(scenario: PaperScenario) -> Task:
     PaperScenario,
     "paper_to_note",
     "hard",
-    "write prices of a document behind the names in a note",
+    "copy prices from a document to a note",
     "mousepad",
     abilities=("find something", "edit text", "work in several steps", "carry data between programs"),
 )

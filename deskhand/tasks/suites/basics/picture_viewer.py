@@ -100,7 +100,7 @@ def find_task(scenario: ViewerScenario, asked: str, answer: str | None) -> Task:
     ViewerScenario,
     "view_find",
     "easy",
-    "say which picture of a folder shows something",
+    "find the picture in a folder that shows something",
     abilities=("find something", "answer a question"),
 )
 def find_picture(scenario: ViewerScenario) -> Task:
@@ -112,7 +112,7 @@ def find_picture(scenario: ViewerScenario) -> Task:
     ViewerScenario,
     "view_find_missing",
     "easy",
-    "say which picture of a folder shows something that none shows",
+    "find a picture that is not in the folder",
     abilities=("find something", "recognize an infeasible task"),
 )
 def find_missing_picture(scenario: ViewerScenario) -> Task:
@@ -123,7 +123,7 @@ def find_missing_picture(scenario: ViewerScenario) -> Task:
     ViewerScenario,
     "view_turn",
     "medium",
-    "find a picture, turn it and save it",
+    "find a picture, rotate it and save it",
     abilities=("edit a picture", "find something", "use menus and dialogs"),
 )
 def turn_picture(scenario: ViewerScenario) -> Task:
@@ -229,7 +229,7 @@ def delete_picture(scenario: ViewerScenario) -> Task:
     ViewerScenario,
     "view_to_note",
     "hard",
-    "write what the pictures of a folder show into a note",
+    "describe the pictures of a folder in a note",
     "mousepad",
     abilities=("find something", "edit text", "work in several steps", "carry data between programs"),
 )

@@ -236,7 +236,7 @@ def flip(scenario: PictureScenario) -> Task:
     PictureScenario,
     "picture_turn",
     "medium",
-    "turn a picture by a quarter and export it",
+    "rotate a picture by 90 degrees and export it",
     abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
 )
 def turn(scenario: PictureScenario) -> Task:
@@ -320,7 +320,7 @@ def crop(scenario: PictureScenario) -> Task:
     PictureScenario,
     "picture_gray",
     "medium",
-    "take the colors out of a picture and export it",
+    "convert a picture to grayscale and export it",
     abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
 )
 def grayscale(scenario: PictureScenario) -> Task:

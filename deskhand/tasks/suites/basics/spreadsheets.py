@@ -315,7 +315,7 @@ class SheetsScenario(SpreadsheetScenario):
     SheetsScenario,
     "sheet_rename",
     "hard",
-    "give a sheet another name",
+    "rename a sheet",
     abilities=("work on a table", "use menus and dialogs"),
 )
 def rename_sheet(scenario: SheetsScenario) -> Task:

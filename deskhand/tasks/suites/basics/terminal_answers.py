@@ -123,7 +123,7 @@ def count_lines(scenario: QuestionScenario) -> Task:
     QuestionScenario,
     "shell_lines_missing",
     "easy",
-    "say how many lines a file has that does not exist",
+    "count the lines of a file that does not exist",
     abilities=("use a shell", "recognize an infeasible task"),
 )
 def count_lines_of_none(scenario: QuestionScenario) -> Task:
@@ -150,7 +150,7 @@ def find_word(scenario: QuestionScenario) -> Task:
     QuestionScenario,
     "shell_word_missing",
     "medium",
-    "say which file has a word that none has",
+    "find the file with a word that no file has",
     abilities=("use a shell", "find something", "recognize an infeasible task"),
 )
 def find_word_of_none(scenario: QuestionScenario) -> Task:
@@ -179,7 +179,7 @@ def find_same(scenario: QuestionScenario) -> Task:
     QuestionScenario,
     "shell_files",
     "medium",
-    "say how many files of a kind a folder and its subfolders have",
+    "count the files of one type in a folder and its subfolders",
     abilities=("use a shell", "read and compare", "answer a question"),
 )
 def count_files(scenario: QuestionScenario) -> Task:

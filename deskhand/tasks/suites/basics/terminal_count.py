@@ -107,7 +107,7 @@ class TerminalCountScenario(Scenario):
     TerminalCountScenario,
     "terminal_count",
     "medium",
-    "count lines by a command and write the number to a file",
+    "count lines with a command and write the number to a file",
     abilities=("use a shell", "read and compare", "carry data between programs"),
 )
 def count_lines(scenario: TerminalCountScenario) -> Task:

@@ -126,7 +126,11 @@ def sort_lines(scenario: TerminalFilesScenario) -> Task:
 
 
 @scenario_family(
-    TerminalFilesScenario, "shell_pack", "hard", "pack the files of a kind", abilities=("use a shell", "manage files")
+    TerminalFilesScenario,
+    "shell_pack",
+    "hard",
+    "archive all files of one type",
+    abilities=("use a shell", "manage files"),
 )
 def pack(scenario: TerminalFilesScenario) -> Task:
     kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
@@ -206,7 +210,7 @@ async def members_of(data: bytes | None) -> dict[str, bytes] | None:
     TerminalFilesScenario,
     "shell_collect",
     "hard",
-    "move the files of a kind out of several folders",
+    "collect all files of one type from several folders",
     abilities=("use a shell", "manage files", "work in several steps"),
 )
 def collect(scenario: TerminalFilesScenario) -> Task:

@@ -134,7 +134,7 @@ def close_is_held_out(color: str) -> bool:
     TerminalScenario,
     "terminal_run",
     "easy",
-    "run a command in the terminal of a color",
+    "run a command in the terminal with the given color",
     abilities=("choose among windows", "use a shell"),
     holds_out=lambda task: run_is_held_out(task.metadata["target"], task.metadata["word"]),
 )
@@ -227,7 +227,7 @@ class CloseScenario(TerminalScenario):
     CloseScenario,
     "terminal_close",
     "easy",
-    "close the terminal of a color",
+    "close the terminal with the given color",
     abilities=("choose among windows",),
     holds_out=lambda task: close_is_held_out(task.metadata["target"]),
 )

@@ -88,7 +88,7 @@ def run_program(scenario: RunScenario) -> Task:
     ArchiveScenario,
     "archive_note",
     "medium",
-    "look up in an archive, write into a text",
+    "copy a fact about an archive to a note",
     "mousepad",
     abilities=("read and compare", "carry data between programs"),
 )

@@ -330,7 +330,7 @@ def bookmark(scenario: WebPageScenario) -> Task:
     WebPageScenario,
     "page_save",
     "medium",
-    "save the open page under a name",
+    "save the open page under a given name",
     abilities=("browse pages", "use menus and dialogs"),
 )
 def save_page(scenario: WebPageScenario) -> Task:

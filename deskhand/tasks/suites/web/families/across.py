@@ -71,7 +71,7 @@ def invitation(web: WebScenario) -> Goal:
     "across/complaint",
     INBOX,
     "hard",
-    "report the fault of a message as an issue",
+    "report what a message describes as an issue",
     "carry data between programs",
     "fill in a form",
     "work in several steps",

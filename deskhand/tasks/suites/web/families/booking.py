@@ -120,7 +120,12 @@ def no_train(web: WebScenario) -> Goal:
 
 
 @web_family(
-    "booking/travelers", SEARCH, "easy", "say for how many a train is booked", "find something", "answer a question"
+    "booking/travelers",
+    SEARCH,
+    "easy",
+    "say for how many travelers a train is booked",
+    "find something",
+    "answer a question",
 )
 def travelers(web: WebScenario) -> Goal:
     booked = web.pick(web.state["booking"]["bookings"])
@@ -134,7 +139,7 @@ def travelers(web: WebScenario) -> Goal:
 
 
 @web_family(
-    "booking/cancel_missing", SEARCH, "easy", "cancel a booking that is not there", "recognize an infeasible task"
+    "booking/cancel_missing", SEARCH, "easy", "cancel a booking that does not exist", "recognize an infeasible task"
 )
 def cancel_missing(web: WebScenario) -> Goal:
     town = web.pick(web.state["booking"]["towns"][3:])

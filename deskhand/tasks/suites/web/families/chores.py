@@ -50,7 +50,7 @@ def canceled_trip(web: WebScenario) -> Goal:
     "across/promise",
     INBOX,
     "hard",
-    "add what a message says of an issue as a comment",
+    "add what a message says about an issue as a comment",
     "carry data between programs",
     "fill in a form",
     "work in several steps",

@@ -44,7 +44,7 @@ def share_file(web: WebScenario) -> Goal:
     )
 
 
-@web_family("files/unshare", REPORTS, "medium", "take a person's access to a file away", "find something")
+@web_family("files/unshare", REPORTS, "medium", "revoke a person's access to a file", "find something")
 def unshare_file(web: WebScenario) -> Goal:
     file = _file(web)
     person = web.pick(sorted(file["shared"]))
@@ -124,7 +124,9 @@ def who_edits(web: WebScenario) -> Goal:
     )
 
 
-@web_family("files/share_missing", REPORTS, "medium", "share a file that is not there", "recognize an infeasible task")
+@web_family(
+    "files/share_missing", REPORTS, "medium", "share a file that does not exist", "recognize an infeasible task"
+)
 def share_missing(web: WebScenario) -> Goal:
     file = _file(web)
     person, right = _stranger(web, file), web.pick(list(RIGHTS))
@@ -137,7 +139,7 @@ def share_missing(web: WebScenario) -> Goal:
 
 
 @web_family(
-    "files/largest", REPORTS, "medium", "name the largest file of a folder", "read and compare", "answer a question"
+    "files/largest", REPORTS, "medium", "name the largest file in a folder", "read and compare", "answer a question"
 )
 def largest(web: WebScenario) -> Goal:
     folder = web.pick(list(FOLDERS))

@@ -17,7 +17,7 @@ def _sent(message: State, **values: str) -> State:
     return {"to": message["sender"], "subject": f"Re: {message['subject']}", "text": "", **values}
 
 
-@web_family("mail/reply", INBOX, "easy", "answer a message", "fill in a form", "find something")
+@web_family("mail/reply", INBOX, "easy", "reply to a message", "fill in a form", "find something")
 def reply(web: WebScenario) -> Goal:
     message, text = web.pick(_inbox(web)), web.pick(list(REPLIES))
     other = next(each for each in _inbox(web) if each["sender"] != message["sender"])
@@ -50,7 +50,7 @@ def forward(web: WebScenario) -> Goal:
     )
 
 
-@web_family("mail/clean_up", INBOX, "medium", "delete all messages of a person", "work in several steps")
+@web_family("mail/clean_up", INBOX, "medium", "delete all messages from a person", "work in several steps")
 def clean_up(web: WebScenario) -> Goal:
     person = web.pick([each["sender"] for each in _inbox(web)])
     found = [each for each in _inbox(web) if each["sender"] == person]
@@ -89,7 +89,7 @@ def restore(web: WebScenario) -> Goal:
     )
 
 
-@web_family("mail/who", INBOX, "easy", "say who wrote about a matter", "find something", "answer a question")
+@web_family("mail/who", INBOX, "easy", "say who wrote a message", "find something", "answer a question")
 def who_wrote(web: WebScenario) -> Goal:
     message = web.pick(_inbox(web))
     return Goal(
@@ -104,7 +104,7 @@ def who_wrote(web: WebScenario) -> Goal:
     "mail/reply_missing",
     INBOX,
     "medium",
-    "answer a message that does not exist",
+    "reply to a message that does not exist",
     "find something",
     "recognize an infeasible task",
 )
@@ -118,7 +118,7 @@ def reply_missing(web: WebScenario) -> Goal:
     )
 
 
-@web_family("mail/count", INBOX, "medium", "count the messages of a person", "read and compare", "answer a question")
+@web_family("mail/count", INBOX, "medium", "count the messages from a person", "read and compare", "answer a question")
 def count_messages(web: WebScenario) -> Goal:
     person = web.pick([each["sender"] for each in _inbox(web)])
     count = sum(each["sender"] == person for each in _inbox(web))
@@ -132,7 +132,7 @@ def count_messages(web: WebScenario) -> Goal:
 
 
 @web_family(
-    "mail/restore_missing", INBOX, "medium", "move back a message that is nowhere", "recognize an infeasible task"
+    "mail/restore_missing", INBOX, "medium", "move back a message that does not exist", "recognize an infeasible task"
 )
 def restore_missing(web: WebScenario) -> Goal:
     message = web.pick([each for each in web.state["mail"]["messages"] if each["folder"] == "Archive"])

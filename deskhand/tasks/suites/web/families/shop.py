@@ -27,7 +27,9 @@ def _values(good: State, number: int) -> State:
     return {"id": good["id"], "number": number}
 
 
-@web_family("shop/add", CART, "easy", "put a number of goods into the cart", "find something", "work in several steps")
+@web_family(
+    "shop/add", CART, "easy", "put several units of a product into the cart", "find something", "work in several steps"
+)
 def add_good(web: WebScenario) -> Goal:
     good, number = _new_good(web), web.rng.randint(2, 9)
     other = next(each for each in web.state["shop"]["goods"] if each["name"] != good["name"])
@@ -43,7 +45,7 @@ def add_good(web: WebScenario) -> Goal:
     )
 
 
-@web_family("shop/remove", CART, "easy", "take one of the goods out of the cart")
+@web_family("shop/remove", CART, "easy", "remove a product from the cart")
 def remove_good(web: WebScenario) -> Goal:
     line = web.pick(web.state["shop"]["cart"])
     other = next(each for each in web.state["shop"]["cart"] if each is not line)
@@ -88,7 +90,7 @@ def order_cart(web: WebScenario) -> Goal:
     "shop/swap",
     CART,
     "hard",
-    "replace a good in the cart by another and order",
+    "replace a product in the cart with another and order",
     "fill in a form",
     "find something",
     "work in several steps",
@@ -123,7 +125,7 @@ def swap_and_order(web: WebScenario) -> Goal:
     )
 
 
-@web_family("shop/cheapest", CART, "medium", "put the cheapest good of a category into the cart", "read and compare")
+@web_family("shop/cheapest", CART, "medium", "put the cheapest product of a category into the cart", "read and compare")
 def cheapest(web: WebScenario) -> Goal:
     category = web.pick(list(shop.CATEGORIES))
     goods = sorted(
@@ -143,7 +145,7 @@ def cheapest(web: WebScenario) -> Goal:
     )
 
 
-@web_family("shop/price", CART, "easy", "say what a good costs", "find something", "answer a question")
+@web_family("shop/price", CART, "easy", "say what a product costs", "find something", "answer a question")
 def price(web: WebScenario) -> Goal:
     good = web.pick(web.state["shop"]["goods"])
     return Goal(
@@ -155,9 +157,7 @@ def price(web: WebScenario) -> Goal:
     )
 
 
-@web_family(
-    "shop/sold_out", CART, "medium", "put a good into the cart that is sold out", "recognize an infeasible task"
-)
+@web_family("shop/sold_out", CART, "medium", "put a sold-out product into the cart", "recognize an infeasible task")
 def sold_out(web: WebScenario) -> Goal:
     good, number = _new_good(web), web.rng.randint(2, 9)
     good["stock"] = 0
@@ -169,7 +169,12 @@ def sold_out(web: WebScenario) -> Goal:
 
 
 @web_family(
-    "shop/dearest", CART, "medium", "name the dearest good of a category", "read and compare", "answer a question"
+    "shop/dearest",
+    CART,
+    "medium",
+    "name the most expensive product of a category",
+    "read and compare",
+    "answer a question",
 )
 def dearest(web: WebScenario) -> Goal:
     category = web.pick(list(shop.CATEGORIES))
@@ -185,7 +190,7 @@ def dearest(web: WebScenario) -> Goal:
 
 
 @web_family(
-    "shop/remove_missing", CART, "easy", "take out a good that is not in the cart", "recognize an infeasible task"
+    "shop/remove_missing", CART, "easy", "remove a product that is not in the cart", "recognize an infeasible task"
 )
 def remove_missing(web: WebScenario) -> Goal:
     return Goal(f"In the shop, take the product called {_new_good(web)['name']} out of the cart", (), infeasible=True)
