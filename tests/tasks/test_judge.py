@@ -102,14 +102,14 @@ class BusyDesktop:
 
 
 async def test_a_writer_in_step_with_the_judge_is_not_paid() -> None:
-    """The right one of seven guesses is there again after 0.2 s, the mean time between two readings."""
+    """The right one of twenty guesses is there again after 0.2 s, the mean time between two readings."""
     for _ in range(12):
         began = float("nan")
 
         async def guesses(_: object) -> CheckResult:
             nonlocal began
             began = time.monotonic() if began != began else began
-            return CheckResult(float((time.monotonic() - began) % 0.2 < 0.2 / 7))
+            return CheckResult(float((time.monotonic() - began) % 0.2 < 0.2 / 20))
 
         assert await judge(make(guesses), BusyDesktop(), grace_s=0.01) == Scored(0.0, {"end_state": 0.0})
 
