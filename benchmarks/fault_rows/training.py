@@ -132,9 +132,9 @@ def _row(number: int, what: str, cases: Sequence[Bug]) -> Callable[[float, Path]
             seen = f"{notice.what} at step {notice.step}" if notice else f"not noticed at run time ({bug.unnoticed})"
             tested = ""
             if size:
-                tested = (
-                    f"; {bug.test} {'fails' if await asyncio.to_thread(fails_with, bug.name, bug.test) else 'PASSES'}"
-                )
+                is_found = await asyncio.to_thread(fails_with, bug.name, bug.test)
+                found.demand(is_found, f"{bug.name}: {bug.test} does not find it")
+                tested = f"; {bug.test} {'fails' if is_found else 'PASSES'}"
             found.details.append(f"{bug.name}: {seen}{tested}")
         found.note = f"{sum('not noticed' not in line for line in found.details)} of {found.injected} at run time"
         return found

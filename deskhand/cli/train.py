@@ -90,7 +90,7 @@ def _resume(run_dir: Path, profile: str | None, overrides: list[str] | None, *, 
 
 
 def run_and_compare(config: Config, run: Run, resume_command: str | None = None, *, as_json: bool = False) -> None:
-    """Train a run, then print held-out success before and after."""
+    """Train a run, then print the success of `evaluation` before and after."""
     from deskhand.recipes.plan import check_memory
     from deskhand.recipes.train import run_training
     from deskhand.reporting.run_view import report_data

@@ -103,7 +103,7 @@ def model_card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mappi
         f"{checkpoint.step} steps. Trained with Deskhand; all numbers below were read from the run."
         f"{_quantization_note(manifest['adapter'], adapter=adapter)}",
         "## Data\n\n" + "\n".join([*_data(run, checkpoint, manifest), *_before(model)]),
-        "## Held-out success\n\n" + "\n".join(_figures(run, checkpoint)),
+        "## Success\n\n" + "\n".join(_figures(run, checkpoint)),
         "## How it was made\n\n" + "\n".join(f"- {key}: {value}" for key, value in about.get("facts", {}).items()),
         f"Settings that differ from the defaults:\n\n```yaml\n{yaml.safe_dump(changed, sort_keys=False)}```",
     ]

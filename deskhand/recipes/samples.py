@@ -97,7 +97,8 @@ def groups_to_samples(
     if not algorithm.normalize_batch:
         return samples
     advantages = {sample.episode_id: sample.advantage for sample in samples}
-    normalized = dict(zip(advantages, normalize_over_batch(np.array([*advantages.values()])), strict=True))
+    values = normalize_over_batch(np.array([*advantages.values()]), is_centered=algorithm.is_centered)
+    normalized = dict(zip(advantages, values, strict=True))
     return [replace(sample, advantage=float(normalized[sample.episode_id])) for sample in samples]
 
 

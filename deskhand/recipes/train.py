@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -34,6 +34,8 @@ from deskhand.recipes.assemble import (
 )
 from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
+from deskhand.recipes.health import new_alerts
+from deskhand.recipes.health_rules import Alert
 from deskhand.recipes.process_memory import limit_arenas
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import load_suite, validation_split
@@ -184,16 +186,14 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
     `started_at` is `time.monotonic()` at the start of the command, for the time until the first update.
     """
     first_update = True
-    active_alerts: set[str] = set()
+    last_alerts: Sequence[Alert] = ()
 
     def progress(step: StepReport) -> None:
-        nonlocal first_update
+        nonlocal first_update, last_alerts
         listener.step(step)
-        for alert in step.alerts:
-            if alert.metric not in active_alerts:
-                listener.log(f"alert at step {step.step}: {alert.line()}")
-        active_alerts.clear()
-        active_alerts.update(alert.metric for alert in step.alerts)
+        for alert in new_alerts(step.alerts, last_alerts):
+            listener.log(f"alert at step {step.step}: {alert.line()}")
+        last_alerts = step.alerts
         if first_update:
             listener.log(f"first update {time.monotonic() - started_at:.0f} s after the start")
             first_update = False

@@ -43,7 +43,12 @@ class EvaluationView:
     own: bool = True
     """Whether it evaluates a version of the run with the run's settings."""
     held_out: bool = True
-    """Whether its tasks are held out; demonstrations use training tasks."""
+    """Whether its tasks are held out; with `evaluation.split: train` they are training tasks."""
+
+    @property
+    def title(self) -> str:
+        """Name of its success rate."""
+        return "Held-out success" if self.held_out else "Success on training tasks"
 
 
 def percent(value: float) -> str:
@@ -132,13 +137,15 @@ def described(score: Proportion) -> str:
 
 
 def before_and_after(before: EvaluationView | None, after: EvaluationView | None) -> str:
-    """Return the bar chart of success before and after, by family, and of first clicks on target."""
+    """Return the bar chart of success before and after, by family, and of first clicks on target. At least one of the
+    two is given."""
     sides = [side.report if side else EvalReport("", NOTHING, {}, NOTHING, 0.0) for side in (before, after)]
     rows = [("All families", [side.success for side in sides], "strong")]
     names = sorted({name for side in sides for name in side.by_family})
     rows += [(name, [side.by_family.get(name, NOTHING) for side in sides], "") for name in names]
     if any(side.first_click.total for side in sides):
         rows.append(("First click on target", [side.first_click for side in sides], "other"))
+    title = next(side.title for side in (before, after) if side)
     height = 22 + ROW * len(rows)
     width = WIDTH - LABEL - 112
 
@@ -171,7 +178,7 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
                 f'<tspan class="tick" dx="6">{score.hits}/{score.total}</tspan></text></g>'
             )
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Held-out success before and after training">'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title} before and after training">'
         f"{''.join(parts)}</svg>"
     )
 

@@ -186,13 +186,13 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
     if before and after:
         first, last = before.report.success.total, after.report.success.total
         counted = f"{last} episodes each" if first == last else f"{first} and {last} episodes"
-        tiles.append(_change("Held-out success", before.report.success.value, after.report.success.value, counted))
+        tiles.append(_change(after.title, before.report.success.value, after.report.success.value, counted))
         clicks = before.report.first_click, after.report.first_click
         if clicks[0].total and clicks[1].total:
             tiles.append(_change("First click on target", clicks[0].value, clicks[1].value, ""))
     elif only := before or after:
         score = only.report.success
-        tiles.append(("Held-out success", charts.percent(score.value), charts.described(score)))
+        tiles.append((only.title, charts.percent(score.value), charts.described(score)))
     if view.steps:
         trained, end = sum(int(step.get("train/num_episodes", 0)) for step in view.steps), view.steps[-1]
         started = view.episode_counts.get("started", trained)
@@ -238,9 +238,9 @@ def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationVi
         legend = '<i class="after"></i>success<i class="reward"></i>reward'
         legend += '<i class="ring"></i>evaluation, 95&nbsp;%&nbsp;interval'
         figures.append(_figure("Learning curve", legend, charts.learning_curve(view.steps, own)))
-    if before or after:
+    if only := before or after:
         legend = '<i class="before"></i>before<i class="after"></i>after'
-        figures.append(_figure("Held-out success", legend, charts.before_and_after(before, after)))
+        figures.append(_figure(only.title, legend, charts.before_and_after(before, after)))
     timed = [step for step in view.steps if "time/step" in step]
     if timed:
         legend = "".join(f'<i class="part {part}"></i>{name}' for part, (name, _) in charts.PHASES.items())

@@ -8,14 +8,14 @@ invariant. The checks read the recorded data and elementwise gradients only; no 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.base import Algorithm
+from deskhand.algorithms.base import Algorithm, LossNorm
 from deskhand.algorithms.objective import ClippedLoss
 from deskhand.algorithms.ppo import whiten
 from deskhand.errors import HealthError, RecordError
@@ -122,13 +122,34 @@ def check_loss(loss: Tensor, logprobs_W: Tensor, advantages_W: Tensor, weights_W
         raise _violation("loss_gradient", "the loss has no gradient for a token with an advantage")
 
 
-def check_weights(totals: Mapping[str, float], samples: Sequence[TrainingSample], num_episodes: int) -> None:
-    """Check that the token weights of every trained episode sum to its weight divided by the number of episodes.
+def check_weights(
+    totals: Mapping[str, float],
+    samples: Sequence[TrainingSample],
+    num_episodes: int,
+    num_tokens: int,
+    norm: LossNorm = "episode",
+    divisor: float = 1.0,
+) -> None:
+    """Check the summed token weights of every trained episode: its weight, multiplied by 1 / episodes ("episode"), its
+    tokens / all tokens ("token"), its tokens / (divisor * episodes) ("constant") or its tokens / episodes ("sum").
 
-    `totals`: summed token weights by episode, as used in the micro-batches of one minibatch.
+    `totals`: summed token weights by episode, as used in the micro-batches of one minibatch, whose episodes and tokens
+    are `num_episodes` and `num_tokens`. `samples`: the sequences that were used.
     """
-    trained = {sample.episode_id: sample.weight / num_episodes for sample in samples if any(sample.sequence.loss_mask)}
-    for episode, expected in trained.items():
+    tokens: Counter[str] = Counter()
+    for sample in samples:
+        tokens[sample.episode_id] += sum(sample.sequence.loss_mask)
+    weights = {sample.episode_id: sample.weight for sample in samples}
+    for episode, count in tokens.items():
+        if not count:
+            continue
+        factor = {
+            "episode": 1 / num_episodes,
+            "token": count / num_tokens,
+            "constant": count / (divisor * num_episodes),
+            "sum": count / num_episodes,
+        }[norm]
+        expected = weights[episode] * factor
         if abs(totals.get(episode, 0.0) - expected) > 1e-3 * abs(expected):
             raise _violation(
                 "loss_weights", f"episode {episode} has weight {totals.get(episode, 0.0):.4g} instead of {expected:.4g}"

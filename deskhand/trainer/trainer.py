@@ -288,8 +288,8 @@ class Trainer:
         sequences = [samples[index].sequence for index in chosen]
         plan = self.policy.plan(sequences, work.images)
         self.policy.accumulate(plan, loss, entropy_gradient=config.entropy_coeff > 0)
-        if norm == "episode":
-            check_weights(used, [samples[index] for index in chosen], len(set(episodes)))
+        active = [samples[index] for index in chosen]
+        check_weights(used, active, len(set(episodes)), sum(counts), norm, config.loss_divisor)
         if self.critic is not None and self.critic.own is not None:
             tally.value_loss += self.critic.accumulate(sequences, work.images, targets)
 

@@ -22,6 +22,7 @@ from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row, row_of
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Split, seed_for
 
 
 def keep(run: Run, result: EpisodeResult, phase: str) -> None:
@@ -57,6 +58,23 @@ def test_evaluations_are_before_and_after_by_version(tmp_path: Path) -> None:
         views = list(evaluation_views(run).values())
     found = [(view.label, view.version, view.report.success.hits, view.report.success.total) for view in views]
     assert found == [("before", 0, 1, 4), ("after", 7, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("split", "shown", "absent"),
+    [("train", "Success on training tasks", "Held-out success"), ("test", "Held-out success", "Success on training")],
+)
+def test_only_success_on_held_out_tasks_is_called_so(tmp_path: Path, split: Split, shown: str, absent: str) -> None:
+    with Run.create(tmp_path / "run", {"title": "A run", "facts": {}, "config": {}}) as run:
+        for version in (0, 7):
+            seed = seed_for(split, 0)
+            played = episode_results.result(
+                1.0, episode_id=f"v{version}", seed=seed, version=version, version_max=version
+            )
+            keep(run, played, f"version-{version}")
+        page = render(build_report_view(run))
+    assert shown in page
+    assert absent not in page
 
 
 def test_before_and_after_are_of_the_same_tries(tmp_path: Path) -> None:

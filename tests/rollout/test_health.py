@@ -19,7 +19,7 @@ from deskhand.actions.ops import Done, Wait
 from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
-from deskhand.recipes.health import check_probes, find_alerts, no_signal_alert, resolve_bounds
+from deskhand.recipes.health import check_probes, find_alerts, new_alerts, no_signal_alert, resolve_bounds
 from deskhand.recipes.health_rules import RULES, Alert
 from deskhand.recipes.step_report import StepAccumulator
 from deskhand.rollout.groups import Group
@@ -382,3 +382,15 @@ async def test_a_resumed_run_remembers_its_vision_probes(tmp_path):
         with pytest.raises(HealthError, match="in the last 2 vision probes"):
             await run_blinded(parts)
         assert parts.run.checkpoint().step == 2
+
+
+def test_an_alert_is_new_when_another_rule_raised_one_about_the_same_metric():
+    """The bound of `engine_kl_images` is reported although its jump rule spoke at the step before."""
+
+    def alert(rule: str) -> Alert:
+        return Alert("train/engine_kl_images", 1.0, "", "", "", rule)
+
+    jump, bound = alert("engine_kl_images_jump"), alert("engine_kl_images")
+    assert new_alerts([jump, bound], [jump]) == [bound]
+    assert new_alerts([jump], []) == [jump]
+    assert new_alerts([bound], [bound]) == []

@@ -142,11 +142,14 @@ def test_the_gradient_of_the_loss_has_the_sign_of_the_advantage(name, replies):
         check_loss((LOSSES[name](found) * weights).sum(), new, advantages, weights, found)
 
 
-def test_token_weights_of_another_denominator_stop_the_run(make_policy, world, monkeypatch):
+@pytest.mark.parametrize("norm", ["episode", "token", "constant", "sum"])
+def test_token_weights_of_another_denominator_stop_the_run(make_policy, world, monkeypatch, norm):
+    config = TrainerConfig(loss_norm=norm)
+    Trainer(make_policy(), config).step(samples(world), world.images)
     weights = trainer_module.token_weights
     monkeypatch.setattr(trainer_module, "token_weights", lambda *given: weights(*given) * 2)
     with pytest.raises(HealthError, match="invariant loss_weights"):
-        Trainer(make_policy(), TrainerConfig()).step(samples(world), world.images)
+        Trainer(make_policy(), config).step(samples(world), world.images)
 
 
 def test_returns_of_the_critic_end_in_the_reward(make_policy, world, monkeypatch):
