@@ -8,6 +8,7 @@ errored episodes, and mean time to recover. Some rows use a fake clock.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import tempfile
@@ -48,21 +49,34 @@ async def run(numbers: list[int], size: float) -> list[Row]:
     return found
 
 
+def _numbers(text: str) -> range:
+    """Parse "19" or "20-32". Raises `ArgumentTypeError`, printed by the parser."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a row nor a range of rows such as 20-32")
+    found = range(int(first), int(last or first) + 1)
+    missing = sorted(set(found) - ROWS.keys())
+    if missing or not found:
+        raise argparse.ArgumentTypeError(f"no such row in {text}: {missing}")
+    return found
+
+
 def main() -> None:
     parser = parser_of(__doc__, "10^5 actions, 5 000 episodes, 30 s of partition, five rounds of kills")
     parser.add_argument(
         "rows",
         nargs="*",
-        type=int,
+        type=_numbers,
         metavar="ROW",
-        help=f"rows to run (default: all of {', '.join(map(str, sorted(ROWS)))})",
+        help=f"rows to run, such as 19 or 20-32 (default: all of {', '.join(map(str, sorted(ROWS)))})",
     )
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     thresholds = Thresholds()
     print_head()
     print(f"{HEAD}\n{_line(['---'] * (HEAD.count('|') - 1))}")
-    chosen = sorted(arguments.rows or (QUICK if arguments.size == "smoke" else ROWS))
+    asked = {number for numbers in arguments.rows for number in numbers}
+    chosen = sorted(asked or (QUICK if arguments.size == "smoke" else ROWS))
     rows = asyncio.run(run(chosen, 1.0 if arguments.size == "full" else 0.0))
     for row in rows:
         if row.wrong:
