@@ -147,7 +147,8 @@ class TrainerConfig(Section):
     importance_weight_level: Literal["token", "sequence", "geometric"] = "token"
     """The ratio of each token, the product of the ratios over its reply, or their geometric mean over it."""
     entropy_coeff: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus: the mean entropy of sampled tokens times this is subtracted from the loss."""
+    """Weight of the entropy bonus (Mnih et al., arXiv:1602.01783, section 4): the loss minus `entropy_coeff` times the
+    entropy -sum p log p of the policy at each sampled token, in nats, averaged with the weights of the policy loss."""
     kl_loss_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the initial model in the loss. Without LoRA it needs a second copy of the
     weights."""

@@ -25,6 +25,8 @@ from deskhand.trainer.advantages import AdvantageEstimate
 from deskhand.trainer.batch import TrainingSample
 
 _ROUNDING = 1e-4
+_SMALLEST = 1e-30
+"""Smaller products of advantage and weights may have a gradient of zero in float32."""
 
 
 def check_episodes(samples: Sequence[TrainingSample], check: Callable[[Row], None]) -> dict[str, str]:
@@ -115,7 +117,8 @@ def check_loss(loss: Tensor, logprobs_W: Tensor, advantages_W: Tensor, weights_W
     (gradient_W,) = torch.autograd.grad(loss, logprobs_W, retain_graph=True, allow_unused=True)
     if gradient_W is None:
         raise _violation("loss_gradient", "the loss does not depend on the log-probs")
-    active_W = (result.importance_weights > 0) & ~result.clipped & (advantages_W * weights_W != 0)
+    size_W = result.importance_weights * (advantages_W * weights_W).abs()
+    active_W = (size_W > _SMALLEST) & ~result.clipped
     if (gradient_W * advantages_W > 0).any():
         raise _violation("loss_sign", "the loss lowers the probability of a token with a positive advantage")
     if (gradient_W[active_W] == 0).any():

@@ -164,6 +164,9 @@ async def test_slow_tasks_are_trained_as_often_as_they_are_started(tmp_path):
         await parts.loop.run()
         shares = said[-1].metrics
         trained, started = (shares[f"family/slow/{name}_frac_total"] for name in ("trained", "started"))
+        print(
+            f"share of the slow family: {100 * started:.1f} % of started groups, {100 * trained:.1f} % of trained ones"
+        )
         assert trained == pytest.approx(started, rel=0.1)
         states = collections.Counter((row.family, row.state) for row in parts.run.episodes(TRAIN))
         assert states["slow", "stale"] == states["fast", "stale"] == 0

@@ -142,6 +142,14 @@ def test_the_gradient_of_the_loss_has_the_sign_of_the_advantage(name, replies):
         check_loss((LOSSES[name](found) * weights).sum(), new, advantages, weights, found)
 
 
+def test_a_gradient_too_small_for_float32_stops_no_run():
+    new = torch.tensor([-1.0], requires_grad=True)
+    advantages, weights = torch.tensor([1.0]), torch.tensor([1e-36])
+    found = clipped_loss(new, new.detach() + 30, advantages, 0.5, 0.5, new.detach())
+    assert found.importance_weights * weights == 0
+    check_loss((found.values * weights).sum(), new, advantages, weights, found)
+
+
 @pytest.mark.parametrize("norm", ["episode", "token", "constant", "sum"])
 def test_token_weights_of_another_denominator_stop_the_run(make_policy, world, monkeypatch, norm):
     config = TrainerConfig(loss_norm=norm)
