@@ -42,7 +42,7 @@ def resolve_bounds(bounds: HealthConfig, backend: str, dtype: str, ratio_level: 
     """Return the bounds with those that depend on engine, dtype and the algorithm's ratios, unless they are set.
 
     The maximum divergence of engine and trainer with `hf` in float32 is above that of every healthy step of
-    `benchmarks.faults`, rows 28 to 31, on a processor (at most 7.1e-14). Other engines and dtypes were not measured;
+    `benchmarks.faults`, rows 28 to 31, on a processor (at most 1.2e-13). Other engines and dtypes were not measured;
     for them the jump rules notice a change that is small compared with the bound.
     """
     limit = _MAX_ENGINE_KL.get((backend, dtype), _MAX_SERVER_KL)
