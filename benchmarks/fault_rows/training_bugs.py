@@ -330,7 +330,7 @@ def _resume() -> list[Case]:
             "resumes": True,
         },
         {
-            "name": "the optimizer starts anew after a resume",
+            "name": "the optimizer starts from scratch after a resume",
             "patches": [(checkpoint, "_state_of", no_moments)],
             "test": "tests/trainer/test_checkpoint.py",
             "resumes": True,
