@@ -51,7 +51,7 @@ def fill_forward(message: State, person: str) -> tuple[Act, ...]:
 
 
 def fill_cart(good: State, number: int) -> tuple[Act, ...]:
-    """Return the walk that puts a good into the cart."""
+    """Return the walk that puts a product into the cart."""
     return go(good["category"]), go(good["name"]), choose("Number", str(number)), go("Add to cart")
 
 
