@@ -1,7 +1,8 @@
 """Suite `web`: six small web applications in Chromium, served by the host. Used through `suites.family_registry`.
 
 `web_app` and `apps` are the applications, `server` is the process that serves them, `sites` is the host's side of it,
-`scenario` is the base of the families, and `families` has one module per application.
+`scenario` is the base of the families, and `families` has one module per application, four of families that need
+several applications (`across`, `errands`, `plans`, `chores`), and two of what they share (`forms`, `items`).
 """
 
 from __future__ import annotations

@@ -2,179 +2,141 @@
 
 from __future__ import annotations
 
-from deskhand.tasks.suites.web.apps import booking, calendar, issues, mail, shop
-from deskhand.tasks.suites.web.content import EVENTS, FAULT_TEXTS, FAULTS, PLACES, times
-from deskhand.tasks.suites.web.scenario import (
-    Change,
-    Goal,
-    State,
-    WebScenario,
-    choose,
-    fill,
-    go,
-    see,
-    tick,
-    web_family,
-)
+from collections.abc import Callable
 
-INBOX = "/mail/folder/Inbox"
+from deskhand.tasks.abilities import Ability
+from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail, shop
+from deskhand.tasks.suites.web.content import EVENTS, FAULT_TEXTS, FAULTS, PLACES, times
+from deskhand.tasks.suites.web.families.forms import (
+    booking_form,
+    booking_text,
+    both,
+    fill_booking,
+    fill_cart,
+    fill_event,
+    fill_issue,
+    fill_reply,
+    open_file,
+    reply_form,
+    submit,
+)
+from deskhand.tasks.suites.web.families.items import INBOX, inbox, new_goods, new_title, other_item, ranked
+from deskhand.tasks.suites.web.scenario import Goal, State, WebScenario, go, see, web_family
+from deskhand.tasks.task import Family
+
 REQUEST = "In the shop, put what the email about {} asks for into the cart. Do not order yet"
+
+
+def across_family(
+    name: str, summary: str, *abilities: Ability, start: str = INBOX
+) -> Callable[[Callable[[WebScenario], Goal]], Family]:
+    """Return a decorator like `web_family`, for a hard family that needs several applications."""
+    return web_family(name, start, "hard", summary, "carry data between programs", *abilities)
 
 
 def inbox_message(web: WebScenario, text: str = "") -> State:
     """Return a message of the Inbox, which now begins with `text`."""
-    message = web.pick([each for each in web.state["mail"]["messages"] if each["folder"] == "Inbox"])
+    message = web.pick(inbox(web))
     message["text"] = f"{text} {message['text']}".strip()
     return message
 
 
-def other_item(web: WebScenario, app: str, items: str, **different: object) -> State:
-    return next(each for each in web.state[app][items] if all(each[key] != value for key, value in different.items()))
+def other_person(web: WebScenario, person: str) -> str:
+    return next(each for each in web.state["mail"]["people"] if each != person)
 
 
-def both(*changes: Change) -> Change:
-    """Return the change that makes all of these, in order."""
-    return lambda state: [change(state) for change in changes]
+def buy_text(number: int, name: str, category: str) -> str:
+    """Return how a message asks to buy something."""
+    return f"Please buy {number} of the product called {name} ({category})."
 
 
-@web_family(
-    "across/invitation",
-    INBOX,
-    "hard",
-    "add the event of a message to the calendar",
-    "carry data between programs",
-    "fill in a form",
-    "work in several steps",
+@across_family(
+    "across/invitation", "add the event of a message to the calendar", "fill in a form", "work in several steps"
 )
 def invitation(web: WebScenario) -> Goal:
-    taken = {each["title"] for each in web.state["calendar"]["events"]}
-    title, place = web.pick([each for each in EVENTS if each not in taken]), web.pick(list(PLACES[:4]))
+    title, place = new_title(web, EVENTS, web.state["calendar"]["events"]), web.pick(list(PLACES[:4]))
     event = {"title": title, "day": web.pick(list(calendar.DAYS[1:])), "time": times(web.rng, 1)[0], "place": place}
     message = inbox_message(web, f"You are invited to {title} on {event['day']} at {event['time']}, place {place}.")
-    fields = fill("Title", title), choose("Day", event["day"]), fill("Time", event["time"]), fill("Place", place)
     return Goal(
         f"Add the event of the email about {message['subject']} to the calendar: title, day, time and place",
-        (go(message["subject"]), see(title), go("Calendar"), go("New event"), *fields, go("Save")),
-        right=lambda state: calendar.create(state["calendar"], event),
+        (go(message["subject"]), see(title), go("Calendar"), *fill_event(event)),
+        right=submit(calendar.create, event),
         wrong={
-            "on another day": lambda state: calendar.create(state["calendar"], {**event, "day": "Monday"}),
-            "without the place": lambda state: calendar.create(state["calendar"], {**event, "place": ""}),
-            "the mail was deleted": lambda state: [
-                calendar.create(state["calendar"], event),
-                mail.move(state["mail"], {"id": message["id"], "folder": "Trash"}),
-            ],
+            "on another day": submit(calendar.create, event, day="Monday"),
+            "without the place": submit(calendar.create, event, place=""),
+            "the mail was deleted": both(submit(calendar.create, event), submit(mail.move, message, folder="Trash")),
         },
     )
 
 
-@web_family(
-    "across/complaint",
-    INBOX,
-    "hard",
-    "report what a message describes as an issue",
-    "carry data between programs",
-    "fill in a form",
-    "work in several steps",
+@across_family(
+    "across/complaint", "report what a message describes as an issue", "fill in a form", "work in several steps"
 )
 def complaint(web: WebScenario) -> Goal:
-    taken = {each["title"] for each in web.state["issues"]["issues"]}
-    title, text = web.pick([each for each in FAULTS if each not in taken]), web.pick(list(FAULT_TEXTS))
+    title, text = new_title(web, FAULTS, web.state["issues"]["issues"]), web.pick(list(FAULT_TEXTS))
     message = inbox_message(web, f"{title}: {text}")
-    values = {"title": title, "text": text, "bug": "on"}
-    fields = fill("Title", title), fill("Text", text), tick("bug")
+    form = {"title": title, "text": text, "bug": "on"}
     return Goal(
         f"The email about {message['subject']} begins with a title, a colon and one sentence. Report it as a new issue "
         "with this title, this sentence as the text, and the label bug",
-        (go(message["subject"]), see(title), go("Issues"), go("New issue"), *fields, go("Create")),
-        right=lambda state: issues.create(state["issues"], values),
+        (go(message["subject"]), see(title), go("Issues"), *fill_issue(title, text, "bug")),
+        right=submit(issues.create, form),
         wrong={
-            "without the label": lambda state: issues.create(state["issues"], {"title": title, "text": text}),
-            "the whole text": lambda state: issues.create(state["issues"], {**values, "text": message["text"]}),
-            "the subject as the title": lambda state: issues.create(
-                state["issues"], {**values, "title": message["subject"]}
-            ),
+            "without the label": submit(issues.create, {"title": title, "text": text}),
+            "the whole text": submit(issues.create, form, text=message["text"]),
+            "the subject as the title": submit(issues.create, form, title=message["subject"]),
         },
     )
 
 
-@web_family(
-    "across/request",
-    INBOX,
-    "hard",
-    "put what a message asks for into the cart",
-    "carry data between programs",
-    "find something",
-    "work in several steps",
-)
+@across_family("across/request", "put what a message asks for into the cart", "find something", "work in several steps")
 def request(web: WebScenario) -> Goal:
-    in_cart = {line["good"] for line in web.state["shop"]["cart"]}
-    good = web.pick([each for each in web.state["shop"]["goods"] if each["name"] not in in_cart])
-    number = web.rng.randint(2, 9)
-    message = inbox_message(web, f"Please buy {number} of the product called {good['name']} ({good['category']}).")
-    values: State = {"id": good["id"], "number": number}
-    other = other_item(web, "shop", "goods", name=good["name"])
+    good, number = web.pick(new_goods(web)), web.rng.randint(2, 9)
+    message = inbox_message(web, buy_text(number, good["name"], good["category"]))
+    other = other_item(web.state["shop"]["goods"], good)
+    put = submit(shop.put, good, number=number)
     return Goal(
         REQUEST.format(message["subject"]),
-        (
-            *(go(message["subject"]), see(good["name"]), go("Shop"), go(good["category"]), go(good["name"])),
-            *(choose("Number", str(number)), go("Add to cart")),
-        ),
-        right=lambda state: shop.put(state["shop"], values),
+        (go(message["subject"]), see(good["name"]), go("Shop"), *fill_cart(good, number)),
+        right=put,
         wrong={
-            "one less": lambda state: shop.put(state["shop"], {**values, "number": str(number - 1)}),
-            "another good": lambda state: shop.put(state["shop"], {**values, "id": other["id"]}),
-            "ordered": lambda state: [
-                shop.put(state["shop"], values),
-                shop.order(state["shop"], {"name": "me", "town": "Oslo", "delivery": "Standard"}),
-            ],
+            "one less": submit(shop.put, good, number=number - 1),
+            "another good": submit(shop.put, other, number=number),
+            "ordered": both(put, submit(shop.order, {"name": "me", "town": "Oslo", "delivery": "Standard"})),
         },
     )
 
 
-@web_family(
+@across_family(
     "across/journey",
-    "/calendar/week",
-    "hard",
     "book a train to where an event takes place",
-    "carry data between programs",
     "fill in a form",
     "read and compare",
     "work in several steps",
+    start="/calendar/week",
 )
 def journey(web: WebScenario) -> Goal:
-    event, town = web.pick(web.state["calendar"]["events"]), web.pick(web.state["booking"]["trains"])["to"]
-    event["place"] = town
-    found = [each for each in web.state["booking"]["trains"] if each["to"] == town]
-    first, last = (pick(found, key=lambda each: each["time"]) for pick in (min, max))
-    name = web.pick(web.state["mail"]["people"])
-    email = f"{name.lower()}@example.org"
-    values = {"id": first["id"], "name": name, "email": email, "travelers": "2", "seat": "Aisle", "terms": "on"}
-    fields = fill("Name", name), fill("Email", email), fill("Travelers", "2"), choose("Seat", "Aisle")
+    event, trains = web.pick(web.state["calendar"]["events"]), web.state["booking"]["trains"]
+    town = event["place"] = web.pick(trains)["to"]
+    first, *_, last = ranked(trains, "time", to=town)
+    form = booking_form(web.pick(web.state["mail"]["people"]), 2, "Aisle")
     return Goal(
-        f"Book the first train of the day to the town where the event {event['title']} takes place: name {name}, "
-        f"email {email}, 2 travelers, seat Aisle, and accept the terms",
-        (
-            *(go(event["day"]), see(town), go("Trains"), choose("Town", town), go("Show trains")),
-            *(go(f"Book {first['time']}"), *fields, tick("I accept the terms"), go("Book")),
-        ),
-        right=lambda state: booking.book(state["booking"], values),
+        f"Book the first train of the day to the town where the event {event['title']} takes place: "
+        f"{booking_text(form)}",
+        (go(event["day"]), see(town), go("Trains"), *fill_booking(first, form)),
+        right=submit(booking.book, form, id=first["id"]),
         wrong={
-            "the last train": lambda state: booking.book(state["booking"], {**values, "id": last["id"]}),
-            "another seat": lambda state: booking.book(state["booking"], {**values, "seat": "Any"}),
-            "another town": lambda state: booking.book(
-                state["booking"], {**values, "id": other_item(web, "booking", "trains", to=town)["id"]}
-            ),
+            "the last train": submit(booking.book, form, id=last["id"]),
+            "another seat": submit(booking.book, form, id=first["id"], seat="Any"),
+            "another town": submit(booking.book, form, id=other_item(trains, first, "to")["id"]),
         },
         max_steps=30,
     )
 
 
-@web_family(
+@across_family(
     "across/right_of_access",
-    INBOX,
-    "hard",
     "look up in the file share what a message asks, and answer it",
-    "carry data between programs",
     "find something",
     "work in several steps",
 )
@@ -183,27 +145,19 @@ def right_of_access(web: WebScenario) -> Goal:
     message = inbox_message(web, f"Who has access to the file {file['name']} (folder {file['folder']})?")
     person = web.pick(web.state["files"]["people"])
     file["shared"] = {person: "may read"}
-    values = {"to": message["sender"], "subject": f"Re: {message['subject']}", "text": person}
-    stranger = next(each for each in web.state["files"]["people"] if each != person)
+    form, stranger = reply_form(message, person), other_person(web, person)
     return Goal(
         f"The email about {message['subject']} asks who has access to a file. Look it up in the file share, and answer "
         "the email with the name only",
         (
-            *(go(message["subject"]), see(file["name"]), go("Files"), go(file["folder"]), go(file["name"])),
-            *(see(person), go("Mail"), go(message["subject"]), go("Reply"), fill("Text", person), go("Send")),
+            *(go(message["subject"]), see(file["name"]), go("Files"), *open_file(file), see(person)),
+            *(go("Mail"), *fill_reply(message, person)),
         ),
-        right=lambda state: mail.send(state["mail"], values),
+        right=submit(mail.send, form),
         wrong={
-            "another name": lambda state: mail.send(state["mail"], {**values, "text": stranger}),
-            "to somebody else": lambda state: mail.send(
-                state["mail"], {**values, "to": next(each for each in state["mail"]["people"] if each != values["to"])}
-            ),
-            "more access": lambda state: [
-                mail.send(state["mail"], values),
-                state["files"]["files"][web.state["files"]["files"].index(file)]["shared"].update(
-                    {stranger: "may edit"}
-                ),
-            ],
+            "another name": submit(mail.send, form, text=stranger),
+            "to somebody else": submit(mail.send, form, to=other_person(web, message["sender"])),
+            "more access": both(submit(mail.send, form), submit(files.share, file, person=stranger, right="may edit")),
         },
         max_steps=24,
     )

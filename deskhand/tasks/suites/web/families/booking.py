@@ -4,45 +4,35 @@ from __future__ import annotations
 
 from deskhand.tasks.suites.web.apps import booking
 from deskhand.tasks.suites.web.content import PEOPLE
-from deskhand.tasks.suites.web.scenario import Act, Goal, State, WebScenario, choose, fill, go, see, tick, web_family
+from deskhand.tasks.suites.web.families.forms import (
+    booking_form,
+    booking_text,
+    fill_booking,
+    submit,
+    submit_each,
+    twice,
+)
+from deskhand.tasks.suites.web.families.items import having, other_item, ranked
+from deskhand.tasks.suites.web.scenario import Goal, State, WebScenario, choose, go, see, web_family
 
 SEARCH = "/booking/search"
 
 
-def _details(web: WebScenario) -> State:
-    name = web.pick(list(PEOPLE))
-    more = {"travelers": str(web.rng.randint(2, 6)), "seat": web.pick(list(booking.SEATS[1:])), "terms": "on"}
-    return {"name": name, "email": f"{name.lower()}@example.org", **more}
-
-
-def _told(values: State) -> str:
-    return (
-        f"name {values['name']}, email {values['email']}, {values['travelers']} travelers, "
-        f"seat {values['seat']}, and accept the terms"
-    )
-
-
-def _walk(train: State, values: State) -> tuple[Act, ...]:
-    fields = fill("Name", values["name"]), fill("Email", values["email"]), fill("Travelers", values["travelers"])
-    search = choose("Town", train["to"]), go("Show trains"), go(f"Book {train['time']}")
-    return (*search, *fields, choose("Seat", values["seat"]), tick("I accept the terms"), go("Book"))
+def _form(web: WebScenario) -> State:
+    return booking_form(web.pick(list(PEOPLE)), web.rng.randint(2, 6), web.pick(list(booking.SEATS[1:])))
 
 
 def _goal(web: WebScenario, instruction: str, train: State, other: State) -> Goal:
-    values = _details(web)
-
-    def booked(which: State, **changes: str) -> State:
-        return {**values, **changes, "id": which["id"]}
-
+    form = {**_form(web), "id": train["id"]}
     return Goal(
-        f"{instruction}: {_told(values)}",
-        _walk(train, values),
-        right=lambda state: booking.book(state["booking"], booked(train)),
+        f"{instruction}: {booking_text(form)}",
+        fill_booking(train, form),
+        right=submit(booking.book, form),
         wrong={
-            "another train": lambda state: booking.book(state["booking"], booked(other)),
-            "another seat": lambda state: booking.book(state["booking"], booked(train, seat="Window")),
-            "one traveler": lambda state: booking.book(state["booking"], booked(train, travelers="1")),
-            "twice": lambda state: [booking.book(state["booking"], booked(train)) for _ in range(2)],
+            "another train": submit(booking.book, form, id=other["id"]),
+            "another seat": submit(booking.book, form, seat="Window"),
+            "one traveler": submit(booking.book, form, travelers="1"),
+            "twice": twice(submit(booking.book, form)),
         },
         max_steps=30,
     )
@@ -53,7 +43,7 @@ def _goal(web: WebScenario, instruction: str, train: State, other: State) -> Goa
 )
 def book_train(web: WebScenario) -> Goal:
     train = web.pick(web.state["booking"]["trains"])
-    other = next(each for each in web.state["booking"]["trains"] if each["to"] == train["to"] and each is not train)
+    other = other_item(having(web.state["booking"]["trains"], to=train["to"]), train)
     return _goal(web, f"Book the train at {train['time']} to {train['to']}", train, other)
 
 
@@ -62,26 +52,24 @@ def book_train(web: WebScenario) -> Goal:
 )
 def book_cheapest(web: WebScenario) -> Goal:
     town = web.pick(web.state["booking"]["trains"])["to"]
-    trains = sorted(
-        (each for each in web.state["booking"]["trains"] if each["to"] == town), key=lambda each: each["price"]
-    )
-    return _goal(web, f"Book the cheapest train to {town}", trains[0], trains[1])
+    cheapest, second, *_ = ranked(web.state["booking"]["trains"], "price", to=town)
+    return _goal(web, f"Book the cheapest train to {town}", cheapest, second)
 
 
 @web_family("booking/cancel", SEARCH, "easy", "cancel a booking", "find something")
 def cancel_booking(web: WebScenario) -> Goal:
     mine = web.state["booking"]["bookings"]
     booked = web.pick(mine)
-    other = next(each for each in mine if each is not booked)
+    other = other_item(mine, booked)
     new = {**booked, "id": web.state["booking"]["trains"][0]["id"], "travelers": "2", "terms": "on"}
     return Goal(
         f"Cancel the booking of the train to {booked['town']}",
         (go("My bookings"), go("Cancel", booked["town"])),
-        right=lambda state: booking.cancel(state["booking"], booked),
+        right=submit(booking.cancel, booked),
         wrong={
-            "another booking": lambda state: booking.cancel(state["booking"], other),
-            "both": lambda state: [booking.cancel(state["booking"], each) for each in (booked, other)],
-            "another train booked": lambda state: booking.book(state["booking"], new),
+            "another booking": submit(booking.cancel, other),
+            "both": submit_each(booking.cancel, [booked, other]),
+            "another train booked": submit(booking.book, new),
         },
     )
 
@@ -96,9 +84,7 @@ def cancel_booking(web: WebScenario) -> Goal:
 )
 def last_price(web: WebScenario) -> Goal:
     town = web.pick(web.state["booking"]["trains"])["to"]
-    trains = sorted(
-        (each for each in web.state["booking"]["trains"] if each["to"] == town), key=lambda each: each["time"]
-    )
+    trains = ranked(web.state["booking"]["trains"], "time", to=town)
     return Goal(
         f"What does the last train of the day to {town} cost, in euros? Answer with the number only",
         (choose("Town", town), go("Show trains"), see(trains[-1]["time"])),
@@ -113,7 +99,7 @@ def last_price(web: WebScenario) -> Goal:
 def no_train(web: WebScenario) -> Goal:
     town = next(each for each in web.state["booking"]["towns"][::-1])
     return Goal(
-        f"Book the cheapest train to {town}: {_told(_details(web))}",
+        f"Book the cheapest train to {town}: {booking_text(_form(web))}",
         (choose("Town", town), go("Show trains")),
         infeasible=True,
     )

@@ -5,18 +5,15 @@ from __future__ import annotations
 from deskhand.tasks.suites.web.apps import calendar
 from deskhand.tasks.suites.web.apps.calendar import DAYS
 from deskhand.tasks.suites.web.content import EVENTS, PLACES, times
-from deskhand.tasks.suites.web.scenario import Goal, State, WebScenario, choose, fill, go, see, web_family
+from deskhand.tasks.suites.web.families.forms import fill_event, submit, submit_each, twice
+from deskhand.tasks.suites.web.families.items import having, new_title, other_item, ranked
+from deskhand.tasks.suites.web.scenario import Goal, WebScenario, choose, fill, go, see, web_family
 
 WEEK = "/calendar/week"
 
 
 def _new_title(web: WebScenario) -> str:
-    taken = {each["title"] for each in web.state["calendar"]["events"]}
-    return web.pick([title for title in EVENTS if title not in taken])
-
-
-def _other_day(web: WebScenario, day: str) -> str:
-    return web.pick([each for each in DAYS if each != day])
+    return new_title(web, EVENTS, web.state["calendar"]["events"])
 
 
 @web_family("calendar/add", WEEK, "medium", "add an event", "fill in a form")
@@ -27,15 +24,14 @@ def add_event(web: WebScenario) -> Goal:
         "time": times(web.rng, 1)[0],
         "place": web.pick(list(PLACES[:4])),
     }
-    fields = fill("Title", event["title"]), choose("Day", event["day"]), fill("Time", event["time"])
     return Goal(
         f"In the calendar, add the event {event['title']} on {event['day']} at {event['time']}, place {event['place']}",
-        (go("New event"), *fields, fill("Place", event["place"]), go("Save")),
-        right=lambda state: calendar.create(state["calendar"], event),
+        fill_event(event),
+        right=submit(calendar.create, event),
         wrong={
-            "on another day": lambda state: calendar.create(state["calendar"], {**event, "day": DAYS[0]}),
-            "without the place": lambda state: calendar.create(state["calendar"], {**event, "place": ""}),
-            "twice": lambda state: [calendar.create(state["calendar"], event) for _ in range(2)],
+            "on another day": submit(calendar.create, event, day=DAYS[0]),
+            "without the place": submit(calendar.create, event, place=""),
+            "twice": twice(submit(calendar.create, event)),
         },
     )
 
@@ -45,20 +41,16 @@ def add_event(web: WebScenario) -> Goal:
 )
 def move_event(web: WebScenario) -> Goal:
     event = web.pick(web.state["calendar"]["events"])
-    day, time = _other_day(web, event["day"]), times(web.rng, 1)[0]
-    other = next(each for each in web.state["calendar"]["events"] if each is not event)
-
-    def moved(which: State, **values: str) -> State:
-        return {**which, "day": day, "time": time, **values}
-
+    day, time = web.pick([each for each in DAYS if each != event["day"]]), times(web.rng, 1)[0]
+    other = other_item(web.state["calendar"]["events"], event)
     return Goal(
         f"In the calendar, move the event {event['title']} to {day} at {time}",
         (go(event["title"]), choose("Day", day), fill("Time", time), go("Save")),
-        right=lambda state: calendar.change(state["calendar"], moved(event)),
+        right=submit(calendar.change, event, day=day, time=time),
         wrong={
-            "another event": lambda state: calendar.change(state["calendar"], moved(other)),
-            "on another day": lambda state: calendar.change(state["calendar"], moved(event, day=event["day"])),
-            "copied": lambda state: calendar.create(state["calendar"], moved(event)),
+            "another event": submit(calendar.change, other, day=day, time=time),
+            "on another day": submit(calendar.change, event, time=time),
+            "copied": submit(calendar.create, event, day=day, time=time),
         },
     )
 
@@ -66,15 +58,15 @@ def move_event(web: WebScenario) -> Goal:
 @web_family("calendar/cancel", WEEK, "easy", "cancel an event", "find something")
 def cancel_event(web: WebScenario) -> Goal:
     event = web.pick(web.state["calendar"]["events"])
-    other = next(each for each in web.state["calendar"]["events"] if each is not event)
+    other = other_item(web.state["calendar"]["events"], event)
     return Goal(
         f"In the calendar, cancel the event {event['title']}",
         (go(event["title"]), go("Cancel event")),
-        right=lambda state: calendar.cancel(state["calendar"], event),
+        right=submit(calendar.cancel, event),
         wrong={
-            "another event": lambda state: calendar.cancel(state["calendar"], other),
-            "two events": lambda state: [calendar.cancel(state["calendar"], each) for each in (event, other)],
-            "renamed": lambda state: calendar.change(state["calendar"], {**event, "title": "Canceled"}),
+            "another event": submit(calendar.cancel, other),
+            "two events": submit_each(calendar.cancel, [event, other]),
+            "renamed": submit(calendar.change, event, title="Canceled"),
         },
     )
 
@@ -82,16 +74,16 @@ def cancel_event(web: WebScenario) -> Goal:
 @web_family("calendar/free_day", WEEK, "hard", "cancel every event of a day", "find something", "work in several steps")
 def free_day(web: WebScenario) -> Goal:
     day = web.pick(list(DAYS))
-    events = [each for each in web.state["calendar"]["events"] if each["day"] == day]
-    other = next(each for each in web.state["calendar"]["events"] if each["day"] != day)
+    events = having(web.state["calendar"]["events"], day=day)
+    other = other_item(web.state["calendar"]["events"], events[0], "day")
     return Goal(
         f"In the calendar, cancel every event on {day}",
         tuple(act for each in events for act in (go(each["title"]), go("Cancel event"))),
-        right=lambda state: [calendar.cancel(state["calendar"], each) for each in events],
+        right=submit_each(calendar.cancel, events),
         wrong={
-            "one is left": lambda state: [calendar.cancel(state["calendar"], each) for each in events[1:]],
-            "one too many": lambda state: [calendar.cancel(state["calendar"], each) for each in (*events, other)],
-            "of another day": lambda state: calendar.cancel(state["calendar"], other),
+            "one is left": submit_each(calendar.cancel, events[1:]),
+            "one too many": submit_each(calendar.cancel, [*events, other]),
+            "of another day": submit(calendar.cancel, other),
         },
     )
 
@@ -131,9 +123,7 @@ def cancel_missing(web: WebScenario) -> Goal:
 )
 def first_event(web: WebScenario) -> Goal:
     day = web.pick(list(DAYS))
-    events = sorted(
-        (each for each in web.state["calendar"]["events"] if each["day"] == day), key=lambda each: each["time"]
-    )
+    events = ranked(web.state["calendar"]["events"], "time", day=day)
     return Goal(
         f"Which event is the first on {day}? Answer with its title only",
         (go(day), *(see(each["title"]) for each in events)),

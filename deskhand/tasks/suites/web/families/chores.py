@@ -2,67 +2,50 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail
-from deskhand.tasks.suites.web.content import FILES, PLACES
-from deskhand.tasks.suites.web.families.across import INBOX, both, inbox_message, other_item
-from deskhand.tasks.suites.web.scenario import Act, Change, Goal, State, WebScenario, fill, go, see, web_family
+from deskhand.tasks.suites.web.content import PLACES
+from deskhand.tasks.suites.web.families.across import across_family, inbox_message
+from deskhand.tasks.suites.web.families.forms import both, fill_reply, open_file, reply_form, submit, submit_each
+from deskhand.tasks.suites.web.families.items import OPEN, having, new_file_name, open_issues, other_item
+from deskhand.tasks.suites.web.scenario import Act, Goal, WebScenario, fill, go, see
 
 
-@web_family(
-    "across/canceled_trip",
-    INBOX,
-    "hard",
-    "cancel a train as a message asks, and answer it",
-    "carry data between programs",
-    "fill in a form",
-    "work in several steps",
+@across_family(
+    "across/canceled_trip", "cancel a train as a message asks, and answer it", "fill in a form", "work in several steps"
 )
 def canceled_trip(web: WebScenario) -> Goal:
     booked, other = web.rng.sample(web.state["booking"]["bookings"], 2)
     message = inbox_message(web, f"Please cancel the train to {booked['town']}.")
-
-    def cancel(which: State) -> Change:
-        return lambda state: booking.cancel(state["booking"], {"id": which["id"]})
-
-    def answer(text: str) -> Change:
-        values = {"to": message["sender"], "subject": f"Re: {message['subject']}", "text": text}
-        return lambda state: mail.send(state["mail"], values)
-
+    canceled, form = submit(booking.cancel, booked), reply_form(message, "Canceled")
+    answered = submit(mail.send, form)
     return Goal(
         f"Cancel the booked train that the email about {message['subject']} names. Then answer the email with the word "
         "Canceled only",
         (
             *(go(message["subject"]), see(booked["town"]), go("Trains"), go("My bookings")),
-            *(go("Cancel", row=booked["town"]), go("Mail"), go(message["subject"]), go("Reply")),
-            *(fill("Text", "Canceled"), go("Send")),
+            *(go("Cancel", row=booked["town"]), go("Mail"), *fill_reply(message, "Canceled")),
         ),
-        right=both(cancel(booked), answer("Canceled")),
+        right=both(canceled, answered),
         wrong={
-            "another train": both(cancel(other), answer("Canceled")),
-            "it is not answered": cancel(booked),
-            "it is still booked": answer("Canceled"),
-            "by another text": both(cancel(booked), answer(f"Canceled {booked['town']}")),
+            "another train": both(submit(booking.cancel, other), answered),
+            "it is not answered": canceled,
+            "it is still booked": answered,
+            "by another text": both(canceled, submit(mail.send, form, text=f"Canceled {booked['town']}")),
         },
     )
 
 
-@web_family(
-    "across/promise",
-    INBOX,
-    "hard",
-    "add what a message says about an issue as a comment",
-    "carry data between programs",
-    "fill in a form",
-    "work in several steps",
+@across_family(
+    "across/promise", "add what a message says about an issue as a comment", "fill in a form", "work in several steps"
 )
 def promise(web: WebScenario) -> Goal:
-    issue = web.pick([each for each in web.state["issues"]["issues"] if each["state"] == "open"])
+    issue = web.pick(open_issues(web))
     day, other_day = web.rng.sample(calendar.DAYS, 2)
     message = inbox_message(web, f"The issue {issue['title']} will be fixed on {day}.")
-
-    def comment(text: str, which: State = issue) -> Change:
-        return lambda state: issues.comment(state["issues"], {"id": which["id"], "text": text})
-
+    other = other_item(web.state["issues"]["issues"], issue)
+    commented = submit(issues.comment, issue, text=day)
     return Goal(
         f"The email about {message['subject']} says on which day an issue will be fixed. Add the day of the week, and "
         "nothing else, as a comment to this issue",
@@ -70,73 +53,59 @@ def promise(web: WebScenario) -> Goal:
             *(go(message["subject"]), see(issue["title"]), go("Issues"), go(issue["title"])),
             *(fill("New comment", day), go("Add comment")),
         ),
-        right=comment(day),
+        right=commented,
         wrong={
-            "another day": comment(other_day),
-            "the whole sentence": comment(f"It will be fixed on {day}"),
-            "another issue": comment(day, other_item(web, "issues", "issues", title=issue["title"])),
-            "the issue is closed": both(
-                comment(day), lambda state: issues.switch(state["issues"], {"id": issue["id"]})
-            ),
+            "another day": submit(issues.comment, issue, text=other_day),
+            "the whole sentence": submit(issues.comment, issue, text=f"It will be fixed on {day}"),
+            "another issue": submit(issues.comment, other, text=day),
+            "the issue is closed": both(commented, submit(issues.switch, issue)),
         },
     )
 
 
-@web_family(
+@across_family(
     "across/file_name",
-    "/issues/list/open",
-    "hard",
     "rename a file as an issue says, and close the issue",
-    "carry data between programs",
     "fill in a form",
     "work in several steps",
+    start=OPEN,
 )
 def file_name(web: WebScenario) -> Goal:
-    issue = web.pick([each for each in web.state["issues"]["issues"] if each["state"] == "open"])
-    file = web.pick(web.state["files"]["files"])
-    other = other_item(web, "files", "files", name=file["name"])
-    taken = {each["name"].split(".")[0] for each in web.state["files"]["files"]}
-    name = f"{web.pick([each for each in FILES if each not in taken])}.{file['name'].split('.')[1]}"
+    issue, file = web.pick(open_issues(web)), web.pick(web.state["files"]["files"])
+    other = other_item(web.state["files"]["files"], file)
+    name = new_file_name(web, PurePath(file["name"]).suffix)
     issue["text"] = f"The file {file['name']} (folder {file['folder']}) should be called {name}."
-
-    def rename(which: State, new: str) -> Change:
-        return lambda state: files.rename(state["files"], {"id": which["id"], "name": new})
-
-    def closed(state: State) -> None:
-        issues.switch(state["issues"], {"id": issue["id"]})
-
+    renamed, closed = submit(files.rename, file, name=name), submit(issues.switch, issue)
     return Goal(
         f"In the file share, rename a file as the issue {issue['title']} says. Then close the issue",
         (
-            *(go(issue["title"]), see(name), go("Files"), go(file["folder"]), go(file["name"]), fill("Name", name)),
-            *(go("Rename"), go("Issues"), go(issue["title"]), go("Close issue")),
+            *(go(issue["title"]), see(name), go("Files"), *open_file(file), fill("Name", name), go("Rename")),
+            *(go("Issues"), go(issue["title"]), go("Close issue")),
         ),
-        right=both(rename(file, name), closed),
+        right=both(renamed, closed),
         wrong={
-            "the issue is open": rename(file, name),
+            "the issue is open": renamed,
             "the file has its old name": closed,
-            "another file": both(rename(other, name), closed),
-            "without the end of the name": both(rename(file, name.split(".")[0]), closed),
+            "another file": both(submit(files.rename, other, name=name), closed),
+            "without the end of the name": both(submit(files.rename, file, name=PurePath(name).stem), closed),
         },
     )
 
 
-@web_family(
+@across_family(
     "across/closed_room",
-    "/issues/list/open",
-    "hard",
     "move all events out of a room that an issue names",
-    "carry data between programs",
     "fill in a form",
     "find something",
     "work in several steps",
+    start=OPEN,
 )
 def closed_room(web: WebScenario) -> Goal:
-    issue = web.pick([each for each in web.state["issues"]["issues"] if each["state"] == "open"])
+    issue = web.pick(open_issues(web))
     room, other = web.rng.sample(PLACES[:4], 2)
     events = web.state["calendar"]["events"]
-    for event in events:
-        event["place"] = other if event["place"] == room else event["place"]
+    for event in having(events, place=room):
+        event["place"] = other
     *moved, elsewhere = web.rng.sample(events, 3)
     elsewhere["place"] = other
     for event in moved:
@@ -145,41 +114,29 @@ def closed_room(web: WebScenario) -> Goal:
     walk: list[Act] = [go(issue["title"]), see(room), go("Calendar")]
     for day in calendar.DAYS:
         walk.append(go(day))
-        for event in (each for each in moved if each["day"] == day):
+        for event in having(moved, day=day):
             walk += [go(event["title"]), fill("Place", "Online"), go("Save"), go(day)]
-
-    def placed(*which: State, place: str = "Online") -> Change:
-        def change(state: State) -> None:
-            for event in which:
-                calendar.change(state["calendar"], {**event, "place": place})
-
-        return change
-
     return Goal(
         f"The issue {issue['title']} names a room that is closed. In the calendar, change the place of all events in "
         "this room to Online",
         tuple(walk),
-        right=placed(*moved),
+        right=submit_each(calendar.change, moved, place="Online"),
         wrong={
-            "only one event": placed(moved[0]),
-            "another event too": placed(*moved, elsewhere),
-            "to another room": placed(*moved, place=other),
+            "only one event": submit(calendar.change, moved[0], place="Online"),
+            "another event too": submit_each(calendar.change, [*moved, elsewhere], place="Online"),
+            "to another room": submit_each(calendar.change, moved, place=other),
         },
         max_steps=32,
     )
 
 
-@web_family(
+@across_family(
     "across/file_missing",
-    INBOX,
-    "hard",
     "share a file that does not exist with the sender of a message",
-    "carry data between programs",
     "recognize an infeasible task",
 )
 def file_missing(web: WebScenario) -> Goal:
-    taken = {each["name"].split(".")[0] for each in web.state["files"]["files"]}
-    name = f"{web.pick([each for each in FILES if each not in taken])}.odt"
+    name = new_file_name(web, ".odt")
     message = inbox_message(web, f"May I edit the file {name} in the folder {web.pick(list(files.FOLDERS))}?")
     looks = [go(folder) for folder in files.FOLDERS]
     return Goal(

@@ -6,7 +6,8 @@ from pathlib import PurePath
 
 from deskhand.tasks.suites.web.apps import files
 from deskhand.tasks.suites.web.apps.files import FOLDERS, RIGHTS
-from deskhand.tasks.suites.web.content import FILES
+from deskhand.tasks.suites.web.families.forms import both, open_file, submit, submit_each
+from deskhand.tasks.suites.web.families.items import new_file_name, other_item, ranked
 from deskhand.tasks.suites.web.scenario import Goal, State, WebScenario, choose, fill, go, see, web_family
 
 REPORTS = "/files/folder/Reports"
@@ -17,7 +18,7 @@ def _file(web: WebScenario) -> State:
 
 
 def _other(web: WebScenario, file: State) -> State:
-    return next(each for each in web.state["files"]["files"] if each is not file)
+    return other_item(web.state["files"]["files"], file)
 
 
 def _stranger(web: WebScenario, file: State) -> str:
@@ -28,18 +29,16 @@ def _stranger(web: WebScenario, file: State) -> str:
 def share_file(web: WebScenario) -> Goal:
     file = _file(web)
     person, right = _stranger(web, file), web.pick(list(RIGHTS))
-    values = {"id": file["id"], "person": person, "right": right}
-    less = RIGHTS[1 - RIGHTS.index(right)]
+    form = {"id": file["id"], "person": person, "right": right}
+    everybody = [{**form, "person": each} for each in web.state["files"]["people"]]
     return Goal(
         f"Share the file {file['name']} (folder {file['folder']}) with {person}, who {right} it",
-        (go(file["folder"]), go(file["name"]), choose("Person", person), choose("Right", right), go("Share")),
-        right=lambda state: files.share(state["files"], values),
+        (*open_file(file), choose("Person", person), choose("Right", right), go("Share")),
+        right=submit(files.share, form),
         wrong={
-            "with another right": lambda state: files.share(state["files"], {**values, "right": less}),
-            "another file": lambda state: files.share(state["files"], {**values, "id": _other(web, file)["id"]}),
-            "with everybody": lambda state: [
-                files.share(state["files"], {**values, "person": each}) for each in state["files"]["people"]
-            ],
+            "with another right": submit(files.share, form, right=RIGHTS[1 - RIGHTS.index(right)]),
+            "another file": submit(files.share, form, id=_other(web, file)["id"]),
+            "with everybody": submit_each(files.share, everybody),
         },
     )
 
@@ -49,16 +48,16 @@ def unshare_file(web: WebScenario) -> Goal:
     file = _file(web)
     person = web.pick(sorted(file["shared"]))
     other = _other(web, file)
-    values = {"id": file["id"], "person": person}
-    elsewhere = {"id": other["id"], "person": min(other["shared"])}
+    stopped = submit(files.unshare, file, person=person)
+    elsewhere = submit(files.unshare, other, person=min(other["shared"]))
     return Goal(
         f"Stop sharing the file {file['name']} (folder {file['folder']}) with {person}",
-        (go(file["folder"]), go(file["name"]), go("Stop", person)),
-        right=lambda state: files.unshare(state["files"], values),
+        (*open_file(file), go("Stop", person)),
+        right=stopped,
         wrong={
-            "another file": lambda state: files.unshare(state["files"], elsewhere),
-            "deleted": lambda state: files.delete(state["files"], file),
-            "two files": lambda state: [files.unshare(state["files"], each) for each in (values, elsewhere)],
+            "another file": elsewhere,
+            "deleted": submit(files.delete, file),
+            "two files": both(stopped, elsewhere),
         },
     )
 
@@ -66,16 +65,15 @@ def unshare_file(web: WebScenario) -> Goal:
 @web_family("files/rename", REPORTS, "easy", "rename a file", "fill in a form", "find something")
 def rename_file(web: WebScenario) -> Goal:
     file = _file(web)
-    taken = {PurePath(each["name"]).stem for each in web.state["files"]["files"]}
-    name = f"{web.pick([each for each in FILES if each not in taken])}{PurePath(file['name']).suffix}"
+    other, name = _other(web, file), new_file_name(web, PurePath(file["name"]).suffix)
     return Goal(
         f"Rename the file {file['name']} (folder {file['folder']}) to {name}",
-        (go(file["folder"]), go(file["name"]), fill("Name", name), go("Rename")),
-        right=lambda state: files.rename(state["files"], {**file, "name": name}),
+        (*open_file(file), fill("Name", name), go("Rename")),
+        right=submit(files.rename, file, name=name),
         wrong={
-            "another file": lambda state: files.rename(state["files"], {**_other(web, file), "name": name}),
-            "without its ending": lambda state: files.rename(state["files"], {**file, "name": PurePath(name).stem}),
-            "moved": lambda state: files.move(state["files"], {**file, "folder": _other(web, file)["folder"]}),
+            "another file": submit(files.rename, other, name=name),
+            "without its ending": submit(files.rename, file, name=PurePath(name).stem),
+            "moved": submit(files.move, file, folder=other["folder"]),
         },
     )
 
@@ -86,24 +84,15 @@ def collect(web: WebScenario) -> Goal:
     chosen = web.rng.sample([each for each in web.state["files"]["files"] if each["folder"] != target], 2)
     third = next(each for each in web.state["files"]["files"] if each["folder"] != target and each not in chosen)
     names = " and ".join(f"{each['name']} (folder {each['folder']})" for each in chosen)
-
-    def moved(state: State, *which: State, to: str = target) -> None:
-        for each in which:
-            files.move(state["files"], {**each, "folder": to})
-
     elsewhere = next(each for each in FOLDERS if each not in (target, chosen[0]["folder"]))
     return Goal(
         f"Move the files {names} to the folder {target}",
-        tuple(
-            act
-            for each in chosen
-            for act in (go(each["folder"]), go(each["name"]), choose("Folder", target), go("Move"))
-        ),
-        right=lambda state: moved(state, *chosen),
+        tuple(act for each in chosen for act in (*open_file(each), choose("Folder", target), go("Move"))),
+        right=submit_each(files.move, chosen, folder=target),
         wrong={
-            "only one": lambda state: moved(state, chosen[0]),
-            "one too many": lambda state: moved(state, *chosen, third),
-            "to another folder": lambda state: moved(state, *chosen, to=elsewhere),
+            "only one": submit(files.move, chosen[0], folder=target),
+            "one too many": submit_each(files.move, [*chosen, third], folder=target),
+            "to another folder": submit_each(files.move, chosen, folder=elsewhere),
         },
     )
 
@@ -118,7 +107,7 @@ def who_edits(web: WebScenario) -> Goal:
     return Goal(
         f"May {person} only read the file {file['name']} (folder {file['folder']}), or edit it? "
         "Answer with one word: read or edit",
-        (go(file["folder"]), go(file["name"]), see(person)),
+        (*open_file(file), see(person)),
         answer=right,
         wrong_answers=("edit" if right == "read" else "read", "", file["shared"][person]),
     )
@@ -145,9 +134,7 @@ def largest(web: WebScenario) -> Goal:
     folder = web.pick(list(FOLDERS))
     for file, size in zip(web.state["files"]["files"], web.rng.sample(range(12, 900), 12), strict=True):
         file["size"] = size
-    found = sorted(
-        (each for each in web.state["files"]["files"] if each["folder"] == folder), key=lambda each: each["size"]
-    )
+    found = ranked(web.state["files"]["files"], "size", folder=folder)
     return Goal(
         f"Which file in the folder {folder} is the largest? Answer with its name",
         (go(folder), *(see(each["name"]) for each in found)),
@@ -164,6 +151,6 @@ def rename_taken(web: WebScenario) -> Goal:
     )
     return Goal(
         f"Rename the file {file['name']} (folder {file['folder']}) to {name}",
-        (go(file["folder"]), go(file["name"]), fill("Name", name), go("Rename")),
+        (*open_file(file), fill("Name", name), go("Rename")),
         infeasible=True,
     )

@@ -4,43 +4,27 @@ from __future__ import annotations
 
 from deskhand.tasks.suites.web.apps import shop
 from deskhand.tasks.suites.web.content import PEOPLE, TOWNS
-from deskhand.tasks.suites.web.scenario import Act, Goal, State, WebScenario, choose, fill, go, see, web_family
+from deskhand.tasks.suites.web.families.forms import both, fill_cart, fill_order, submit, submit_each, twice
+from deskhand.tasks.suites.web.families.items import having, new_goods, other_item, ranked
+from deskhand.tasks.suites.web.scenario import Goal, WebScenario, go, see, web_family
 
 CART = "/shop/cart"
-
-
-def _good(web: WebScenario, name: str) -> State:
-    return next(each for each in web.state["shop"]["goods"] if each["name"] == name)
-
-
-def _new_good(web: WebScenario) -> State:
-    """Return a good that is not in the cart."""
-    taken = {line["good"] for line in web.state["shop"]["cart"]}
-    return web.pick([each for each in web.state["shop"]["goods"] if each["name"] not in taken])
-
-
-def _put(good: State, number: int) -> tuple[Act, ...]:
-    return go(good["category"]), go(good["name"]), choose("Number", str(number)), go("Add to cart")
-
-
-def _values(good: State, number: int) -> State:
-    return {"id": good["id"], "number": number}
 
 
 @web_family(
     "shop/add", CART, "easy", "put several units of a product into the cart", "find something", "work in several steps"
 )
 def add_good(web: WebScenario) -> Goal:
-    good, number = _new_good(web), web.rng.randint(2, 9)
-    other = next(each for each in web.state["shop"]["goods"] if each["name"] != good["name"])
+    good, number = web.pick(new_goods(web)), web.rng.randint(2, 9)
+    other = other_item(web.state["shop"]["goods"], good)
     return Goal(
         f"In the shop, put {number} of the product called {good['name']} ({good['category']}) into the cart",
-        _put(good, number),
-        right=lambda state: shop.put(state["shop"], _values(good, number)),
+        fill_cart(good, number),
+        right=submit(shop.put, good, number=number),
         wrong={
-            "one less": lambda state: shop.put(state["shop"], _values(good, number - 1)),
-            "another good": lambda state: shop.put(state["shop"], _values(other, number)),
-            "twice": lambda state: [shop.put(state["shop"], _values(good, number)) for _ in range(2)],
+            "one less": submit(shop.put, good, number=number - 1),
+            "another good": submit(shop.put, other, number=number),
+            "twice": twice(submit(shop.put, good, number=number)),
         },
     )
 
@@ -48,40 +32,32 @@ def add_good(web: WebScenario) -> Goal:
 @web_family("shop/remove", CART, "easy", "remove a product from the cart")
 def remove_good(web: WebScenario) -> Goal:
     line = web.pick(web.state["shop"]["cart"])
-    other = next(each for each in web.state["shop"]["cart"] if each is not line)
+    other = other_item(web.state["shop"]["cart"], line)
+    [good] = having(web.state["shop"]["goods"], name=line["good"])
     return Goal(
         f"In the shop, take the product called {line['good']} out of the cart",
         (go("Remove", line["good"]),),
-        right=lambda state: shop.remove(state["shop"], line),
+        right=submit(shop.remove, line),
         wrong={
-            "another good": lambda state: shop.remove(state["shop"], other),
-            "two goods": lambda state: [shop.remove(state["shop"], each) for each in (line, other)],
-            "added once more": lambda state: shop.put(state["shop"], _values(_good(web, line["good"]), 1)),
+            "another good": submit(shop.remove, other),
+            "two goods": submit_each(shop.remove, [line, other]),
+            "added once more": submit(shop.put, good, number=1),
         },
     )
 
 
 @web_family("shop/order", CART, "medium", "order what is in the cart", "fill in a form", "work in several steps")
 def order_cart(web: WebScenario) -> Goal:
-    values = {
-        "name": web.pick(list(PEOPLE)),
-        "town": web.pick(list(TOWNS)),
-        "delivery": web.pick(["Express", "Pick up"]),
-    }
+    name, town, kind = web.pick(list(PEOPLE)), web.pick(list(TOWNS)), web.pick(["Express", "Pick up"])
+    form = {"name": name, "town": town, "delivery": kind}
     return Goal(
-        f"In the shop, order what is in the cart: name {values['name']}, town {values['town']}, "
-        f"delivery {values['delivery']}",
-        (
-            fill("Name", values["name"]),
-            fill("Town", values["town"]),
-            choose("Delivery", values["delivery"]),
-            go("Order"),
-        ),
-        right=lambda state: shop.order(state["shop"], values),
+        f"In the shop, order what is in the cart: name {name}, town {town}, delivery {kind}",
+        fill_order(form),
+        right=submit(shop.order, form),
         wrong={
-            "another delivery": lambda state: shop.order(state["shop"], {**values, "delivery": "Standard"}),
-            "another town": lambda state: shop.order(state["shop"], {**values, "town": f"{values['town']}7"}),
-            "not all of it": lambda state: [state["shop"]["cart"].pop(), shop.order(state["shop"], values)],
+            "another delivery": submit(shop.order, form, delivery="Standard"),
+            "another town": submit(shop.order, form, town=f"{town}7"),
+            "not all of it": both(lambda state: state["shop"]["cart"].pop(), submit(shop.order, form)),
         },
     )
 
@@ -96,30 +72,20 @@ def order_cart(web: WebScenario) -> Goal:
     "work in several steps",
 )
 def swap_and_order(web: WebScenario) -> Goal:
-    line, good, number = web.pick(web.state["shop"]["cart"]), _new_good(web), web.rng.randint(2, 9)
-    values = {"name": web.pick(list(PEOPLE)), "town": web.pick(list(TOWNS)), "delivery": "Express"}
-
-    def end(state: State, *, removed: bool = True, count: int = number, **changes: str) -> None:
-        if removed:
-            shop.remove(state["shop"], line)
-        shop.put(state["shop"], _values(good, count))
-        shop.order(state["shop"], {**values, **changes})
-
-    order = fill("Name", values["name"]), fill("Town", values["town"]), choose("Delivery", "Express"), go("Order")
+    line, good, number = web.pick(web.state["shop"]["cart"]), web.pick(new_goods(web)), web.rng.randint(2, 9)
+    form = {"name": web.pick(list(PEOPLE)), "town": web.pick(list(TOWNS)), "delivery": "Express"}
+    removed, put, ordered = submit(shop.remove, line), submit(shop.put, good, number=number), submit(shop.order, form)
     return Goal(
         f"In the shop, replace the product called {line['good']} in the cart with {number} of the product called "
-        f"{good['name']} ({good['category']}), then order all of it with delivery Express: name {values['name']}, "
-        f"town {values['town']}",
-        (go("Remove", line["good"]), *_put(good, number), *order),
-        right=end,
+        f"{good['name']} ({good['category']}), then order all of it with delivery Express: name {form['name']}, "
+        f"town {form['town']}",
+        (go("Remove", line["good"]), *fill_cart(good, number), *fill_order(form)),
+        right=both(removed, put, ordered),
         wrong={
-            "added to it": lambda state: end(state, removed=False),
-            "one less": lambda state: end(state, count=number - 1),
-            "another delivery": lambda state: end(state, delivery="Standard"),
-            "not ordered": lambda state: [
-                shop.remove(state["shop"], line),
-                shop.put(state["shop"], _values(good, number)),
-            ],
+            "added to it": both(put, ordered),
+            "one less": both(removed, submit(shop.put, good, number=number - 1), ordered),
+            "another delivery": both(removed, put, submit(shop.order, form, delivery="Standard")),
+            "not ordered": both(removed, put),
         },
         max_steps=30,
     )
@@ -128,19 +94,16 @@ def swap_and_order(web: WebScenario) -> Goal:
 @web_family("shop/cheapest", CART, "medium", "put the cheapest product of a category into the cart", "read and compare")
 def cheapest(web: WebScenario) -> Goal:
     category = web.pick(list(shop.CATEGORIES))
-    goods = sorted(
-        (each for each in web.state["shop"]["goods"] if each["category"] == category), key=lambda each: each["price"]
-    )
+    first, second, *_, last = ranked(web.state["shop"]["goods"], "price", category=category)
     web.state["shop"]["cart"].clear()
-    first, second, last = goods[0], goods[1], goods[-1]
     return Goal(
         f"In the shop, find the cheapest product in {category} and put one of it into the cart",
         (go(category), go(first["name"]), go("Add to cart")),
-        right=lambda state: shop.put(state["shop"], _values(first, 1)),
+        right=submit(shop.put, first, number=1),
         wrong={
-            "the second": lambda state: shop.put(state["shop"], _values(second, 1)),
-            "the dearest": lambda state: shop.put(state["shop"], _values(last, 1)),
-            "two of it": lambda state: shop.put(state["shop"], _values(first, 2)),
+            "the second": submit(shop.put, second, number=1),
+            "the dearest": submit(shop.put, last, number=1),
+            "two of it": submit(shop.put, first, number=2),
         },
     )
 
@@ -159,7 +122,7 @@ def price(web: WebScenario) -> Goal:
 
 @web_family("shop/sold_out", CART, "medium", "put a sold-out product into the cart", "recognize an infeasible task")
 def sold_out(web: WebScenario) -> Goal:
-    good, number = _new_good(web), web.rng.randint(2, 9)
+    good, number = web.pick(new_goods(web)), web.rng.randint(2, 9)
     good["stock"] = 0
     return Goal(
         f"In the shop, put {number} of the product called {good['name']} ({good['category']}) into the cart",
@@ -178,9 +141,7 @@ def sold_out(web: WebScenario) -> Goal:
 )
 def dearest(web: WebScenario) -> Goal:
     category = web.pick(list(shop.CATEGORIES))
-    goods = sorted(
-        (each for each in web.state["shop"]["goods"] if each["category"] == category), key=lambda each: each["price"]
-    )
+    goods = ranked(web.state["shop"]["goods"], "price", category=category)
     return Goal(
         f"Which product in {category} costs the most in the shop? Answer with its name only",
         (go(category), *(see(each["name"]) for each in goods)),
@@ -193,4 +154,5 @@ def dearest(web: WebScenario) -> Goal:
     "shop/remove_missing", CART, "easy", "remove a product that is not in the cart", "recognize an infeasible task"
 )
 def remove_missing(web: WebScenario) -> Goal:
-    return Goal(f"In the shop, take the product called {_new_good(web)['name']} out of the cart", (), infeasible=True)
+    name = web.pick(new_goods(web))["name"]
+    return Goal(f"In the shop, take the product called {name} out of the cart", (), infeasible=True)
