@@ -63,7 +63,7 @@ def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
             rgb = parts.time("decoding", lambda encoded=encoded: decode_rgb(encoded, max_pixels=1 << 26))
             parts.time(PILLOW, lambda encoded=encoded: np.asarray(Image.open(io.BytesIO(encoded))))
             name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
-            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.extract(Image.fromarray(rgb)))
+            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.extract(rgb))
             parts.time("on disk", lambda name=name, encoded=encoded: files.save_image(name, encoded))
             parts.time("their checksum", lambda kept=kept: Checksum().record(kept))
             parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))

@@ -8,7 +8,7 @@ import io
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -21,10 +21,12 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app
-from deskhand.types import Completion, PreparedImage, Prompt, Sampling
+from deskhand.types import Completion, PreparedImage, Prompt, Sampling, StoredPixels
 
 QUESTION = "Click the button named Save."
 REPLY = '{"op":"click","x":512,"y":300}'
+Form = Literal["bytes", "values"]
+"""How an engine takes patches: as stored bytes, which it expands on its device, or as float32 values."""
 
 
 def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
@@ -62,14 +64,14 @@ def body(talk: list[dict[str, Any]]) -> bytes:
 
 
 class LookingEngine(ScriptedEngine):
-    """Instant engine that prepares the patches of new images, as engines with a model do."""
+    """Instant engine that takes the patches of new images, as engines with a model do."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int, form: Form) -> None:
         super().__init__(encode, stop_id)
-        self._seen: set[str] = set()
+        self._form, self._seen = form, set[str]()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Return the next scripted text after preparing new images in a thread."""
+        """Return the next scripted text after taking the patches of new images in a thread."""
         new = [image for image in (prompt.images or {}).values() if image.sha256 not in self._seen]
         if new:
             self._seen.update(image.sha256 for image in new)
@@ -77,20 +79,24 @@ class LookingEngine(ScriptedEngine):
         return await super().generate(prompt, sampling)
 
     def _look(self, images: list[PreparedImage]) -> None:
-        for image in images:
-            np.asarray(image.pixel_values)
+        for values in (image.pixel_values for image in images):
+            if self._form == "bytes" and isinstance(values, StoredPixels):
+                values.stored()
+            else:
+                np.asarray(values)
 
 
 class Endpoint:
-    """A recorder over an instant engine, with its application; `looks` prepares image patches."""
+    """A recorder over an instant engine, with its application; with `form` None the engine takes no patches."""
 
-    def __init__(self, prepared_bytes: int = 512 << 20, *, looks: bool = True) -> None:
+    def __init__(self, prepared_bytes: int = 512 << 20, *, form: Form | None = "bytes") -> None:
         self.tokenizer = build_tokenizer([f"{QUESTION} and then close the window."])
         self.renderer = ChatRenderer(self.tokenizer)
         self.processor = Qwen2VLImageProcessorPil(
             **{key: value for key, value in PREPROCESSOR.items() if "type" not in key}
         )
-        self.engine = (LookingEngine if looks else ScriptedEngine)(self.renderer.encode_text, self.renderer.stop_ids[0])
+        encode, stop_id = self.renderer.encode_text, self.renderer.stop_ids[0]
+        self.engine = LookingEngine(encode, stop_id, form) if form else ScriptedEngine(encode, stop_id)
         self.images = ImageCache(self.processor, prepared_bytes=prepared_bytes)
         self.recorder = Recorder(self.renderer, self.engine, self.images)
         self.app = create_app(self.recorder, secrets.token_urlsafe(32))

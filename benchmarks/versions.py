@@ -1,16 +1,19 @@
 """Processor time and memory of two commits in one run: `python -m benchmarks.versions [--full] [--baseline COMMIT]`.
 
-The baseline is checked out into a temporary folder (`git worktree`) and runs with the same Python. Every part runs
-alternately in both trees; figures are medians of CPU time, which other load disturbs less than wall time. Printed, each
-with its ratio:
+The baseline is checked out into a temporary folder (`git worktree`) and runs with the same Python. Where a policy
+plays or is trained, both trees load the bundled checkpoint of the baseline, weights and tokenizer: this tree's own may
+have been built again since, and is then another policy. Every part runs alternately in both trees; figures are medians
+of CPU time, which other load disturbs less than wall time. Printed, each with its ratio:
 
 1. start: `deskhand --help` and `deskhand doctor`, with their child processes;
-2. step: one step of an agent on an instant desktop, 1280x720: screen, recorder, an engine that takes patches, store;
-3. recorder: a call over HTTP with one new screenshot, with 1 and 32 sessions, for engines that take patches and that
-do not;
-4. trainer: a training step of the bundled policy on sequences of unlike lengths with the settings of the demo, its
-memory, and the largest difference of log-probs between the commits. A trainer that uses the engine's image features has
-such an engine, as in a run;
+2. step: one step of an agent on an instant desktop, 1280x720: screen, recorder, an engine that takes patches in the
+form in which the tree's engines take them, store;
+3. recorder: a call over HTTP with one new screenshot, with 1 and 32 sessions, for engines that take patches as bytes,
+that take them as float32 values (no threshold: engines of this tree take bytes), and that take none. A tree without
+stored bytes is compared by its values;
+4. trainer: a training step of the policy on sequences of unlike lengths with the settings of the demo, its memory, and
+the largest difference of log-probs between the commits. A trainer that uses the engine's image features has such an
+engine, as in a run;
 5. with --full, seven steps of the demo: peak memory and episodes per minute.
 
 --smoke compares this tree with itself.
@@ -34,12 +37,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning import MAX_MIB
 from benchmarks.recorder import overheads_ms
 from benchmarks.recorder_vs_areal import Proxy, deskhand
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 
 BASELINE = "5fc41c0"
 PARTS = Path(__file__).parent / "peers" / "version_parts.py"
+ENDPOINT = Path("benchmarks") / "peers" / "deskhand_endpoint.py"
+CHECKPOINT = Path("deskhand") / "models" / "tiny" / "weights"
 MAX_HELP_S, MAX_DOCTOR_S = 0.4, 1.5
 MAX_DIFFERENCE = 1e-4
 """Nats; log-probs of float32 models."""
@@ -66,28 +72,35 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Tree:
-    """A checkout."""
+    """A checkout, and the checkpoint that it loads."""
 
     name: str
     root: Path
+    checkpoint: Path
 
     @property
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": f"{self.root}:{self.root / 'tests' / 'support'}", "OMP_NUM_THREADS": "1"}
+
+    def engine(self, kind: str) -> str:
+        """Return this tree's name of an engine of `deskhand_endpoint`. Older trees have `looking`, which takes values,
+        and `blind`."""
+        return kind if kind == "blind" or '"bytes"' in (self.root / ENDPOINT).read_text() else "looking"
 
 
 @contextmanager
 def trees(baseline: str | None) -> Iterator[tuple[Tree, Tree]]:
     """Yield the baseline, checked out into a temporary folder, and this tree. Without a baseline both are this tree."""
     if baseline is None:
-        yield Tree("this tree", ROOT), Tree("this tree", ROOT)
+        tree = Tree("this tree", ROOT, ROOT / CHECKPOINT)
+        yield tree, tree
         return
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--detach", str(root), baseline], check=True, capture_output=True)
         try:
-            yield Tree(baseline, root), Tree("this tree", ROOT)
+            yield Tree(baseline, root, root / CHECKPOINT), Tree("this tree", ROOT, root / CHECKPOINT)
         finally:
             subprocess.run([*git, "remove", "--force", str(root)], check=True, capture_output=True)
 
@@ -161,14 +174,20 @@ def steps(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
 
 async def calls(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
     """The cost of a call over HTTP for the server's process."""
-    for kind, name in (("looking", "patches"), ("blind", "no patches")):
-        async with deskhand(kind, both[0].root) as before, deskhand(kind, both[1].root) as now:
+    kinds = (
+        ("bytes", "patches as bytes", 1 / 1.5),
+        ("values", "patches as values", None),
+        ("blind", "no patches", 1 / 1.5),
+    )
+    for kind, name, max_ratio in kinds:
+        before, now = (deskhand(tree.engine(kind), tree.root) for tree in both)
+        async with before as before, now as now:
             for sessions, count in size.sessions:
                 found: list[list[float]] = [[], []]
                 for number in range(size.rounds):
                     for index, proxy in enumerate((before, now)):
                         found[index].append(await cost_ms(proxy, size.screen, sessions, count, f"{kind}-{number}"))
-                shown.show(f"a call, {sessions} sessions, engine takes {name}", found, "CPU-ms", 1 / 1.5)
+                shown.show(f"a call, {sessions} sessions, engine takes {name}", found, "CPU-ms", max_ratio)
 
 
 async def cost_ms(proxy: Proxy, screen: tuple[int, int], sessions: int, count: int, label: str) -> float:
@@ -186,7 +205,14 @@ def trainer(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
 
         def measure(tree: Tree) -> dict[str, Any]:
             out = Path(folder) / f"{tree.root.name}-{both.index(tree)}.npz"
-            settings = {"rows": size.rows, "steps": 3, "width": width, "height": height, "out": str(out)}
+            settings = {
+                "checkpoint": str(tree.checkpoint),
+                "rows": size.rows,
+                "steps": 3,
+                "width": width,
+                "height": height,
+                "out": str(out),
+            }
             found = part("trainer", tree, **settings)
             with np.load(out) as scored:
                 return {**found, "logprobs": [scored[name] for name in scored.files]}
@@ -214,7 +240,8 @@ def demo(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
             old = tree.name == BASELINE
             names = ("loop.steps", "evaluation.episodes") if old else ("loop.total_steps", "evaluation.num_episodes")
             words = [sys.executable, "-m", "deskhand", "train", config, *(["--folder"] if old else []), run_dir]
-            _, _, peak_mib = used_by([*words, "--set", f"{names[0]}={size.demo_steps}", "--set", f"{names[1]}=0"], tree)
+            values = (f"model={tree.checkpoint}", f"{names[0]}={size.demo_steps}", f"{names[1]}=0")
+            _, _, peak_mib = used_by([*words, *(word for value in values for word in ("--set", value))], tree)
             with sqlite3.connect(f"{run_dir}/run.sqlite") as database:
                 rows = database.execute(
                     "SELECT COUNT(*), MIN(started_at), MAX(finished_at) FROM episodes "
@@ -223,7 +250,8 @@ def demo(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
         return peak_mib, 60 * rows[0] / (rows[2] - rows[1])
 
     found = alternately(min(2, size.rounds), both, measure)
-    shown.show("peak memory of the demo", [[peak for peak, _ in each] for each in found], "MiB")
+    peak = shown.show("peak memory of the demo", [[peak for peak, _ in each] for each in found], "MiB")
+    shown.thresholds.check("peak memory of the demo", peak <= MAX_MIB, f"{peak:.0f} MiB", f"<= {MAX_MIB} MiB")
     rates = [[rate for _, rate in each] for each in found]
     now = shown.show("episodes per minute of the demo", rates, "")
     gain = now / statistics.median(rates[0])

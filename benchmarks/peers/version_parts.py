@@ -128,8 +128,8 @@ async def step(width: int, height: int, episodes: int, steps: int) -> dict[str, 
     return {"ms": statistics.median(spent[1:]), "stored": len(stored), "first": stored[0]}
 
 
-def trainer(rows: int, steps: int, width: int, height: int, out: str) -> dict[str, Any]:
-    """Return the CPU seconds of a training step of the bundled policy and the peak memory; log-probs go to `out`.
+def trainer(checkpoint: str, rows: int, steps: int, width: int, height: int, out: str) -> dict[str, Any]:
+    """Return the CPU seconds of a training step of a checkpoint folder and the peak memory; log-probs go to `out`.
 
     Settings are those of the tree's demo. If its trainer uses the engine's image features, an engine has read the rows,
     as the one that sampled them has in a run; that work is the engine's in both trees and is not counted.
@@ -137,7 +137,7 @@ def trainer(rows: int, steps: int, width: int, height: int, out: str) -> dict[st
     import torch
 
     torch.set_num_threads(1)
-    model = first("deskhand.models.load:load")("tiny")
+    model = first("deskhand.models.load:load")(checkpoint)
     renderer = first("deskhand.recorder.renderer:ChatRenderer")(model.tokenizer)
     config = first("deskhand.config.trainer:TrainerConfig", "deskhand.training.config:TrainerConfig")
     policy_config = first("deskhand.config.trainer:PolicyConfig", "deskhand.training.config:PolicyConfig")

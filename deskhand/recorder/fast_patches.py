@@ -22,8 +22,10 @@ from deskhand.types import Checksum, PatchLookup
 
 Grid = tuple[int, int, int]
 _CHANNELS = 3
+_PACKED = 4
+"""Channels of a CMYK image."""
 _SAMPLE_SIZES = ((130, 70), (64, 333), (501, 500))
-"""Sizes of the compared images; all of them are resized."""
+"""Sizes (width, height) of the compared images; all of them are resized."""
 
 
 class PatchExtractor:
@@ -36,7 +38,7 @@ class PatchExtractor:
         )
         with contextlib.suppress(Exception):  # an unsupported processor is used as it is
             self.lookup = PatchLookup(self._read_table(), processor.temporal_patch_size)
-            if all(self._matches(width, height) for width, height in _SAMPLE_SIZES):
+            if all(self._matches(width, height) for width, height in (*_SAMPLE_SIZES, self._size_with_kept_width())):
                 return
         self.lookup = PatchLookup(None, 1)
 
@@ -51,7 +53,7 @@ class PatchExtractor:
         Raises `ValueError` for an unsupported size.
         """
         if not self.fast:
-            patches, grid = self.extract(Image.fromarray(rgb_HWC))
+            patches, grid = self.extract(rgb_HWC)
             return StoredPatches(self.lookup, patches, checksum), grid
         height, width = self._resized(rgb_HWC.shape[1], rgb_HWC.shape[0])
         patch = self._processor.patch_size
@@ -60,17 +62,18 @@ class PatchExtractor:
         held = max(rgb_HWC.nbytes, _CHANNELS * height * width)
 
         def make() -> np.ndarray:
-            return self.extract(Image.fromarray(rgb_HWC))[0]
+            return self.extract(rgb_HWC)[0]
 
         return StoredPatches(self.lookup, None, checksum, make=make, shape=shape, nbytes=held), grid
 
-    def extract(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """Return (patches for `lookup`, (t, h, w) in patches). Raises `ValueError` for an unsupported size. The patches
-        are uint8[patches, channels, values of one frame], or the processor's values if it is used itself."""
-        return self._in_patches(rgb) if self.fast else self._by_processor(rgb)
+    def extract(self, rgb_HWC: np.ndarray) -> tuple[np.ndarray, Grid]:
+        """Return (patches for `lookup`, (t, h, w) in patches) of `uint8[H, W, 3]`. Raises `ValueError` for an
+        unsupported size. The patches are uint8[patches, channels, values of one frame], or the processor's values if it
+        is used itself."""
+        return self._in_patches(rgb_HWC) if self.fast else self._by_processor(rgb_HWC)
 
-    def _by_processor(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        out = self._processor(images=[rgb], return_tensors="np")
+    def _by_processor(self, rgb_HWC: np.ndarray) -> tuple[np.ndarray, Grid]:
+        out = self._processor(images=[Image.fromarray(rgb_HWC)], return_tensors="np")
         time, height, width = (int(n) for n in out["image_grid_thw"][0])
         return np.ascontiguousarray(out["pixel_values"], dtype=np.float32), (time, height, width)
 
@@ -86,22 +89,17 @@ class PatchExtractor:
             max_pixels=processor.size["longest_edge"],
         )
 
-    def _in_patches(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
+    def _in_patches(self, rgb_HWC: np.ndarray) -> tuple[np.ndarray, Grid]:
         processor = self._processor
         patch, merge = processor.patch_size, processor.merge_size
-        height, width = self._resized(rgb.width, rgb.height)
-        if (width, height) != rgb.size:
-            rgb = rgb.resize((width, height), resample=processor.resample)
+        height, width = self._resized(rgb_HWC.shape[1], rgb_HWC.shape[0])
+        rgb_HWC = _resize(rgb_HWC, width, height, processor.resample)
         rows, columns = height // patch, width // patch
-        strip = np.dtype((np.void, patch))  # one channel of a row of a patch, copied as a unit
+        pixels = rgb_HWC.reshape(rows // merge, merge, patch, columns // merge, merge, patch, _CHANNELS)
         patches_NCP = np.empty((rows * columns, _CHANNELS, patch * patch), dtype=np.uint8)
-        blocks = (rows // merge, columns // merge, merge, merge, patch)
-        for channel, band in enumerate(rgb.split()):
-            strips = (
-                np.ascontiguousarray(band).view(strip).reshape(rows // merge, merge, patch, columns // merge, merge)
-            )
-            # (block row, block column, row in block, column in block, patch row)
-            patches_NCP.view(strip)[:, channel].reshape(blocks)[...] = strips.transpose(0, 3, 1, 4, 2)
+        # (block row, block column, row in block, column in block, channel, patch row, patch column)
+        blocks = (rows // merge, columns // merge, merge, merge, _CHANNELS, patch, patch)
+        patches_NCP.reshape(blocks)[...] = pixels.transpose(0, 3, 1, 4, 6, 2, 5)
         return patches_NCP, (1, rows, columns)
 
     def _read_table(self) -> np.ndarray:
@@ -110,7 +108,7 @@ class PatchExtractor:
         while side * side < max(256, self._processor.size["shortest_edge"]):
             side += self._processor.patch_size * self._processor.merge_size
         levels_HW = (np.arange(side * side) % 256).astype(np.uint8).reshape(side, side)
-        shown = Image.fromarray(np.stack([levels_HW] * _CHANNELS, axis=-1))
+        shown = np.stack([levels_HW] * _CHANNELS, axis=-1)
         bytes_NCP, _ = self._in_patches(shown)
         values, _ = self._by_processor(shown)
         values_NCP = values.reshape(len(bytes_NCP), _CHANNELS, -1, bytes_NCP.shape[2])[:, :, 0]
@@ -119,12 +117,36 @@ class PatchExtractor:
             table_CV[channel, bytes_NCP[:, channel]] = values_NCP[:, channel]
         return table_CV
 
+    def _size_with_kept_width(self) -> tuple[int, int]:
+        """Return (width, height) of an image of which only the rows are resized, as of a screenshot of 1280x720."""
+        factor = self._processor.patch_size * self._processor.merge_size
+        width = _PACKED * factor
+        while width * width < self._processor.size["shortest_edge"]:
+            width += _PACKED * factor
+        return width, width + factor // 3
+
     def _matches(self, width: int, height: int) -> bool:
         noise = np.random.default_rng([width, height]).integers(0, 256, (height, width, _CHANNELS), dtype=np.uint8)
-        image = Image.fromarray(noise)
-        (patches, grid), (expected, expected_grid) = self.extract(image), self._by_processor(image)
+        (patches, grid), (expected, expected_grid) = self.extract(noise), self._by_processor(noise)
         values = self.lookup.values(patches)
         return grid == expected_grid and values.shape == expected.shape and values.tobytes() == expected.tobytes()
+
+
+def _resize(rgb_HWC: np.ndarray, width: int, height: int, resample: int) -> np.ndarray:
+    """Return what Pillow's `resize` of an RGB image returns."""
+    if rgb_HWC.shape[1] == width and rgb_HWC.shape[0] == height:
+        return rgb_HWC
+    if rgb_HWC.shape[1] == width and width % _PACKED == 0:
+        # Each column of bytes is resized for itself. In an image of four channels Pillow reads and writes the bytes as
+        # they are, three pixels after four; RGB pixels would be copied to four bytes each, with an unused one.
+        columns = width * _CHANNELS // _PACKED
+        packed = Image.frombuffer(
+            "CMYK", (columns, rgb_HWC.shape[0]), np.ascontiguousarray(rgb_HWC), "raw", "CMYK", 0, 1
+        )
+        resized = packed.resize((columns, height), resample=resample)
+    else:
+        resized = Image.fromarray(rgb_HWC).resize((width, height), resample=resample)
+    return np.frombuffer(resized.tobytes(), np.uint8).reshape(height, width, _CHANNELS)
 
 
 class StoredPatches:

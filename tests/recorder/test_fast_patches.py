@@ -16,6 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from deskhand.models import forward
 from deskhand.models.load import load_processors
+from deskhand.recorder import fast_patches
 from deskhand.recorder.fast_patches import PatchExtractor, StoredPatches
 from deskhand.types import Checksum
 
@@ -34,16 +35,16 @@ MAKERS = {name: PatchExtractor(processor) for name, processor in PROCESSORS.item
 
 @pytest.mark.parametrize("name", PROCESSORS)
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 3))
+@given(st.integers(1, 400) | st.sampled_from((32, 56, 112, 320, 336)), st.integers(1, 400), st.integers(0, 3))
 def test_values_and_grid_are_the_processors(name: str, width: int, height: int, seed: int) -> None:
     shown, processor = picture(seed, width, height), PROCESSORS[name]
     assert MAKERS[name].fast
     if max(width, height) / min(width, height) > 200:
         with pytest.raises(ValueError, match="aspect ratio"):
-            MAKERS[name].extract(shown)
+            MAKERS[name].extract(np.asarray(shown))
         return
     want = processor(images=[shown], return_tensors="np")
-    kept, grid = MAKERS[name].extract(shown)
+    kept, grid = MAKERS[name].extract(np.asarray(shown))
     values = MAKERS[name].lookup.values(kept)
     assert list(grid) == want["image_grid_thw"][0].tolist()
     assert kept.dtype == np.uint8
@@ -75,15 +76,43 @@ def test_an_unsupported_image_processor_is_used_unchanged(kind: type[Qwen2VLImag
     processor = kind(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64})
     maker = PatchExtractor(processor)
     assert not maker.fast
-    kept, _ = maker.extract(picture(1, 50, 40))
+    kept, _ = maker.extract(np.asarray(picture(1, 50, 40)))
     values = maker.lookup.values(kept)
     assert values.shape == maker.lookup.shape(kept)
     assert np.array_equal(values, processor(images=[picture(1, 50, 40)], return_tensors="np")["pixel_values"])
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("is_row_resize", [True, False])
+def test_a_wrong_resize_is_noticed_whichever_sides_it_resizes(
+    name: str, is_row_resize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resize = fast_patches._resize
+
+    def wrong(rgb_HWC: np.ndarray, width: int, height: int, resample: int) -> np.ndarray:
+        resized = resize(rgb_HWC, width, height, resample)
+        return resized ^ np.uint8(resized.shape != rgb_HWC.shape and (rgb_HWC.shape[1] == width) == is_row_resize)
+
+    monkeypatch.setattr(fast_patches, "_resize", wrong)
+    assert not PatchExtractor(PROCESSORS[name]).fast
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("view", ["read-only", "reversed channels", "part of a larger image"])
+def test_any_memory_layout_gives_the_same_patches(name: str, view: str) -> None:
+    pixels = np.asarray(picture(5, 224, 100))
+    shown = {
+        "read-only": pixels,
+        "reversed channels": pixels[..., ::-1].copy()[..., ::-1],
+        "part of a larger image": np.pad(pixels, ((3, 3), (5, 5), (0, 0)))[3:-3, 5:-5],
+    }[view]
+    assert np.array_equal(shown, pixels)
+    assert np.array_equal(MAKERS[name].extract(shown)[0], MAKERS[name].extract(pixels.copy())[0])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
 def test_stored_patches_can_be_pickled_for_processes_without_the_processor(name: str) -> None:
-    kept, _ = MAKERS[name].extract(picture(2, 90, 70))
+    kept, _ = MAKERS[name].extract(np.asarray(picture(2, 90, 70)))
     prepared = StoredPatches(MAKERS[name].lookup, kept, Checksum())
     sent = pickle.dumps(prepared)
     assert b"transformers" not in sent

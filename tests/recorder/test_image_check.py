@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.errors import HealthError
@@ -40,8 +39,8 @@ def test_swapped_channels_are_noticed_and_named(monkeypatch):
 def test_channels_swapped_in_the_patches_are_noticed(monkeypatch):
     images, extract = ImageCache(processor()), PatchExtractor.extract
 
-    def swapped(self, rgb):
-        return extract(self, Image.merge("RGB", rgb.split()[::-1]))
+    def swapped(self, rgb_HWC):
+        return extract(self, rgb_HWC[..., ::-1])
 
     monkeypatch.setattr(PatchExtractor, "extract", swapped)
     with pytest.raises(HealthError, match="red and blue are swapped"):

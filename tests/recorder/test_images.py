@@ -285,8 +285,8 @@ def test_recomputed_pixel_values_are_compared_with_the_first_ones(
     images.add(png(3))
     keep = PatchExtractor.extract
 
-    def another(maker: PatchExtractor, rgb: Image.Image) -> Any:
-        kept, grid = keep(maker, rgb)
+    def another(maker: PatchExtractor, rgb_HWC: np.ndarray) -> Any:
+        kept, grid = keep(maker, rgb_HWC)
         return kept[:, ::-1], grid
 
     monkeypatch.setattr(PatchExtractor, "extract", another)
