@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 # Test processes; `make test JOBS=0` uses one process.
 JOBS := 2
 
-.PHONY: help setup demo test test-peers lint evidence docs clean
+.PHONY: help setup demo test test-peers lint evidence gpu docs clean
 
 help:
 	@echo "make demo       set up, then train the bundled policy on local desktops: success before and after"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-peers set up, then run only the tests against real peers (vLLM, AReaL, OSWorld), with their output"
 	@echo "make lint       set up, then check style (ruff), layers (import-linter) and types (pyright)"
 	@echo "make evidence   set up, then run the full benchmarks and write docs/evidence/"
+	@echo "make gpu        set up, then run what needs a GPU, in at most 40 minutes, and write its pages of docs/evidence/"
 	@echo "make docs       build the documentation as a site, in build/site"
 	@echo "make clean      remove .venv (keeps runs/)"
 
@@ -37,6 +38,10 @@ lint: setup
 
 evidence: setup
 	@$(PYTHON) -m benchmarks.evidence $(ARGS)
+
+# Without a GPU: `make gpu ARGS=--smoke` rehearses every part on the processor.
+gpu: setup
+	@$(PYTHON) -m benchmarks.gpu_pages $(ARGS)
 
 # mkdocs is in an environment of its own; `make test` builds the site too, and checks its links.
 docs:

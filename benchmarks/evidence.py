@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.thresholds import ROOT, commit, hardware
 
 PAGES = ROOT / "docs" / "evidence"
+COMMANDS = (Path(__file__).stem, "gpu_pages")
+"""Modules that run other benchmarks."""
+INTERRUPT_S = 30.0
+"""Time that an interrupted benchmark has to stop its desktops and remove its files, before it is killed."""
 
 
 def names() -> list[str]:
     """Return the benchmarks that can be run; `learning`, the longest, comes last."""
     found = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in path.read_text()]
-    return sorted((name for name in found if name != Path(__file__).stem), key=lambda name: (name == "learning", name))
+    return sorted((name for name in found if name not in COMMANDS), key=lambda name: (name == "learning", name))
 
 
 def words(name: str) -> list[str]:
@@ -39,28 +48,64 @@ def title_of(name: str) -> str:
 
 def run(name: str, pages: Path) -> int:
     """Run a benchmark, print its output and write its page; return its exit code."""
-    head = {"command": f"python {' '.join(words(name))}", "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+    return write_page(title_of(name), words(name), pages)
+
+
+def write_page(title: str, arguments: Sequence[str], pages: Path, limit_s: float | None = None) -> int:
+    """Run Python with these arguments, print the output and write the page; return the exit code.
+
+    After `limit_s` the process is interrupted. The page then says so, and the result is not 0.
+    """
+    head = {"command": f"python {' '.join(arguments)}", "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
     head |= {"hardware": hardware(), "commit": commit()}
     lines: list[str] = []
-    with subprocess.Popen(
-        [sys.executable, *words(name)],
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    ) as process:
+        start_new_session=True,
+    )
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        stop(process)
+
+    timer = threading.Timer(limit_s or threading.TIMEOUT_MAX, end)
+    timer.daemon = True
+    timer.start()
+    try:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line.rstrip())
-    head["exit code"] = str(process.returncode)
+        code = process.wait()
+    finally:
+        timer.cancel()
+        stop(process)
+    head["exit code"] = f"{code}, stopped after {limit_s:.0f} s" if is_late.is_set() else str(code)
     pages.mkdir(parents=True, exist_ok=True)
-    title = title_of(name)
     partial = pages / f"{title}.md.part"
     partial.write_text(page_of(title, head, lines), encoding="utf-8")
     partial.rename(pages / f"{title}.md")
-    return process.returncode
+    return code or int(is_late.is_set())
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Interrupt a process that leads a session, and kill its process group if it does not end."""
+    if process.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(INTERRUPT_S)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def page_of(name: str, head: dict[str, str], lines: list[str]) -> str:

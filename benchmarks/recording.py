@@ -78,12 +78,14 @@ async def record(
     agent: AgentConfig | None = None,
     turns: int | None = None,
     bystanders: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
 ) -> Recording:
     """Play every task once at temperature 1 with the checkpoint `source`, `desktops` at a time; screens go to `folder`.
 
     `turns`: exactly so many turns an episode, whatever the model says.
     """
-    model = load(source)
+    model = load(source, dtype=dtype, device=device)
     renderer = ChatRenderer(model.tokenizer, source=source)
     frames = Frames(folder)
     images = ImageCache(model.image_processor, fetch=frames.png)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def hardware() -> str:
-    """Return CPU, usable cores, memory, kernel and current load."""
+    """Return CPU, usable cores, memory, kernel, current load, and the GPUs if there are any."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     processor = next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
     )
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
-    return (
-        f"{processor}, {cores} cores, {memory_gib:.0f} GiB, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}"
-    )
+    host = f"{processor}, {cores} cores, {memory_gib:.0f} GiB, Linux {platform.release()}"
+    return "; ".join((f"{host}, load {os.getloadavg()[0]:.1f}", *gpus()))
+
+
+def gpus() -> list[str]:
+    """Return name, memory and driver of each NVIDIA GPU, as nvidia-smi prints them."""
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    if shutil.which(command[0]) is None:
+        return []
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.strip().splitlines() if done.returncode == 0 else []
 
 
 def commit() -> str:

@@ -13,8 +13,8 @@ from task_files import SHARED
 from benchmarks import evidence
 from benchmarks.thresholds import ROOT
 
-TESTED_WHOLE = {"gpu"}
-"""`test_gpu_command.py` runs it and reads what it prints."""
+TESTED_WHOLE = {"gpu", "gpu_options", "gpu_training"}
+"""`test_gpu_command.py` and `test_gpu_pages.py` run them and read what they print."""
 FOLDERS = {"learning", "learning_methods", "ppo"}
 UNREACHABLE = (
     "No matching distribution found",
