@@ -21,16 +21,6 @@ SMOOTHING = 0.3
 """Weight of the newest step in the smoothed lines."""
 
 
-PHASES = {
-    "wait": ("waiting for episodes", ("rollout_wait",)),
-    "train": ("training", ("train_step", "vision_probe")),
-    "publish": ("publishing", ("publish", "publish_probe")),
-    "other": ("checkpoints, evaluation, rest", ("checkpoint", "evaluation", "other")),
-}
-"""Parts of a step's time in the chart: CSS class -> name and `time/` metrics."""
-MAX_COLUMNS = 60
-
-
 @dataclass(frozen=True, slots=True)
 class EvaluationView:
     """Evaluation of one version of the policy, or of another policy."""
@@ -181,42 +171,3 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title} before and after training">'
         f"{''.join(parts)}</svg>"
     )
-
-
-def step_times(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the chart of the seconds of each step by part, from bottom to top; many steps are averaged in groups."""
-    size = -(-len(steps) // MAX_COLUMNS)
-    groups = [steps[start : start + size] for start in range(0, len(steps), size)]
-    columns = [
-        {part: sum(_seconds(step, names) for step in group) / len(group) for part, (_, names) in PHASES.items()}
-        for group in groups
-    ]
-    longest = max(sum(column.values()) for column in columns) or 1.0
-    width, height = (WIDTH - LEFT - RIGHT) / len(columns), HEIGHT - TOP - BOTTOM
-    parts = [
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{TOP + height * (1 - share):.1f}" '
-        f'y2="{TOP + height * (1 - share):.1f}"/><text class="tick" x="{LEFT - 8}" '
-        f'y="{TOP + height * (1 - share) + 4:.1f}" text-anchor="end">{longest * share:.3g} s</text>'
-        for share in (0, 0.5, 1)
-    ]
-    for number, (group, column) in enumerate(zip(groups, columns, strict=True)):
-        bottom = TOP + height
-        first, last = group[0]["step"], group[-1]["step"]
-        for part, seconds in column.items():
-            high = height * seconds / longest
-            bottom -= high
-            which = f"step {first}" if first == last else f"steps {first} to {last}, mean"
-            parts.append(
-                f'<rect class="part {part}" x="{LEFT + number * width:.1f}" y="{bottom:.1f}" '
-                f'width="{max(width - 1, 1):.1f}" height="{high:.1f}"><title>{which}: {PHASES[part][0]} '
-                f"{seconds:.3g} s</title></rect>"
-            )
-    parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">training step</text>')
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Seconds of each step by part">'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def _seconds(step: Mapping[str, Any], names: Sequence[str]) -> float:
-    return sum(max(0.0, step.get(f"time/{name}") or 0.0) for name in names)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.reporting import charts
+from deskhand.reporting import charts, time_charts
 from deskhand.reporting.charts import EvaluationView
 
 QUOTA_WAIT = "time/quota_wait"
@@ -243,8 +243,9 @@ def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationVi
         figures.append(_figure(only.title, legend, charts.before_and_after(before, after)))
     timed = [step for step in view.steps if "time/step" in step]
     if timed:
-        legend = "".join(f'<i class="part {part}"></i>{name}' for part, (name, _) in charts.PHASES.items())
-        figures.append(_figure("Time of a step", legend, charts.step_times(timed)))
+        legend = "".join(f'<i class="part {part}"></i>{name}' for part, (name, _) in time_charts.PHASES.items())
+        both = f"<div>{time_charts.step_times(timed)}{time_charts.mean_times(timed)}</div>"
+        figures.append(_figure("Time of a step", legend, both))
     return f'<section class="pair">{"".join(figures)}</section>' if figures else ""
 
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from deskhand.errors import ConfigError
-from deskhand.reporting import charts, html_report
+from deskhand.reporting import charts, html_report, time_charts
 from deskhand.reporting.charts import EvaluationView
 from deskhand.reporting.html_report import ReportView
 from deskhand.rollout.eval_loop import EvalReport
@@ -103,15 +103,47 @@ def data_of(page: str) -> dict:
 def test_the_time_of_steps_is_shown_by_part() -> None:
     times = {"time/rollout_wait": 6.0, "time/train_step": 3.0, "time/publish": 1.0, "time/other": -1e-9}
     steps = [{**training_step(n, 0.5, 0.5, 9.0 * n), "time/step": 10.0, **times} for n in range(1, 151)]
-    chart = Elements(charts.step_times(steps)).elements
+    chart = Elements(time_charts.step_times(steps)).elements
     bars = [attributes for tag, attributes in chart if tag == "rect"]
-    assert len(bars) == 50 * len(charts.PHASES), "three steps each"
+    assert len(bars) == 50 * len(time_charts.PHASES), "three steps each"
     heights = [float(str(bar["height"])) for bar in bars[:4]]
     assert heights == pytest.approx([heights[0], heights[0] / 2, heights[0] / 6, 0.0], abs=0.1)
     page = html_report.render(dataclasses.replace(sample(), steps=tuple(steps)))
     assert "Time of a step" in page
     assert "steps 1 to 3, mean: training 3 s" in page
     assert "Time of a step" not in html_report.render(sample()), "earlier runs did not measure it"
+
+
+def test_what_engine_and_episodes_did_during_the_steps_is_shown_with_their_time() -> None:
+    times = {
+        "time/step": 10.0,
+        "time/rollout_wait": 6.0,
+        "time/train_step": 4.0,
+        "perf/busy_slots_frac": 0.75,
+        "time/engine_vision": 1.0,
+        "time/engine_prefill": 1.5,
+        "time/engine_decode": 2.5,
+        "time/episode_setup": 0.5,
+        "time/episode_solve": 1.0,
+        "time/episode_model": 0.25,
+        "time/episode_judge": 0.5,
+    }
+    steps = [{**training_step(n, 0.5, 0.5, 9.0 * n), **times} for n in (1, 2)]
+    chart = time_charts.mean_times(steps)
+    text = Elements(chart).text
+    for title in ("a step, 10 s", "engine, busy 50 %", "episode slots, busy 75 %", "an episode, 2 s"):
+        assert title in text
+    for part in ("vision 1 s", "decode 2.5 s", "model 0.25 s", "acting 0.75 s", "judge 0.5 s"):
+        assert part in text
+    widths = [
+        float(str(attributes["width"]))
+        for tag, attributes in Elements(chart).elements
+        if tag == "rect" and str(attributes["class"]).startswith("share")
+    ]
+    assert widths[0] / widths[4] == pytest.approx(6, abs=0.15), "six seconds of waiting, one of the vision tower"
+    assert chart in html_report.render(dataclasses.replace(sample(), steps=tuple(steps)))
+    unmeasured = [{name: value for name, value in step.items() if "engine" not in name} for step in steps]
+    assert "engine" not in time_charts.mean_times(unmeasured)
 
 
 def test_hostile_text_never_becomes_markup() -> None:
