@@ -133,7 +133,7 @@ def test_an_interrupted_warm_start_ends_with_the_same_weights(warm: Path, checkp
 
 
 async def test_rejection_sampling_imitates_the_best_episodes_of_a_run_and_training_continues(tmp_path) -> None:
-    """RL, fine-tuning on what reached the score, RL from there; two thirds of the random episodes touch the square."""
+    """RL, fine-tuning on what reached the score, RL from there."""
 
     def half_task(number: int):
         task = training_fixture.fake_desktop.square_task(seed_for("train", number))
@@ -155,9 +155,10 @@ async def test_rejection_sampling_imitates_the_best_episodes_of_a_run_and_traini
     config = Config.model_validate({"model": str(model), "sft": values})
     with Run.open(tmp_path / "first", read_only=True) as run:
         scores = {row.id: row.value for row in run.episodes(TRAIN) if row.value is not None}
-    assert {0.0, 0.5, 1.0} == set(scores.values())
+    _, *others = sorted(set(scores.values()))
+    assert others, "a trained group has different scores"
     with Run.create(tmp_path / "tuned", {}) as run:
-        for least in (0.5, 1.0):
+        for least in others:
             arguments = ([tmp_path / "first"], str(model), "error", run.frames, ProgressListener(), least)
             found = demonstrations_from_runs(*arguments)
             assert {demo.episode_id for demo in found} == {name for name, score in scores.items() if score >= least}

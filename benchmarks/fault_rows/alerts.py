@@ -199,7 +199,7 @@ LOOP_FAULTS = (
     LoopFault(
         "the engine keeps its old weights", ("publish_kl",),
         lambda parts: patch.object(DecodeBatch, "load_weights", lambda self, *_: self.clear_caches(True)),
-        health={"publish_probe_samples": 2}, options=PPO | {"settings": {"learning_rate": 1e-2}},
+        steps=4, health={"publish_probe_samples": 2}, options=PPO | {"settings": {"learning_rate": 1e-2}},
     ),
     LoopFault(
         "every image has the same features", ("image_sensitivity",), _blind, loop={"group_size": 4},
