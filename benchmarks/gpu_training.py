@@ -133,6 +133,7 @@ def time_steps(place: Place, thresholds: Thresholds) -> None:
         **{f"agent.{key}": value for key, value in HISTORY.items()},
         "model": model,
         "device_memory_gib": "null",
+        "suite.families": "[editor_append, editor_replace, terminal_count, code_copy]",
         "agent.class": "benchmarks.gpu_training:RandomAgent",
         "agent.prompt_style": "compact",
         "reward": "benchmarks.gpu_training:random_reward",
