@@ -102,7 +102,7 @@ def tiny_values() -> dict[str, Any]:
     return {**architectures.QWEN3_VL_4B, "text_config": text, "vision_config": vision}
 
 
-FULL = Size("cuda:0", "bfloat16", (1280, 720), 12, 48, 6, 24, 12, 8192, architectures.QWEN3_VL_4B)
+FULL = Size("cuda:0", "bfloat16", (1280, 720), 12, 48, 6, 12, 12, 8192, architectures.QWEN3_VL_4B)
 SMALL = Size("cpu", "float32", (256, 192), 3, 4, 2, 4, 2, 2048, tiny_values())
 MODES = {"lora": PolicyConfig(lora=LoraConfig(rank=64), gradient_checkpointing=True),
          "full": PolicyConfig(train_vision=False, gradient_checkpointing=True)}  # fmt: skip
@@ -264,6 +264,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
             before, began = engine.stats, time.perf_counter()
             results = await play(size, runner, 0, size.episodes)
             play_s = time.perf_counter() - began
+            print(f"played {len(results)} episodes in {play_s:.1f} s", flush=True)
             sampled = engine.stats.decoded_tokens - before.decoded_tokens
             samples = [
                 TrainingSample(row, 1.0 if number % 2 else -1.0, result.episode_id)
@@ -279,6 +280,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
                 began = time.perf_counter()
                 trainer.step(samples, images)
                 seconds.append(time.perf_counter() - began)
+                print(f"trained a step in {seconds[-1]:.2f} s", flush=True)
 
             await asyncio.to_thread(step)
             trainer.policy.known_features = None  # the estimate is of a step whose images the engine no longer has

@@ -1,6 +1,6 @@
 """Training runs on one GPU: `python -m benchmarks.gpu_training --full [--part PART] [--minutes N]`.
 
-- `step`: three steps of `deskhand train` with Qwen3-VL-4B's shapes, random weights and LoRA. Every reply is a click and
+- `step`: two steps of `deskhand train` with Qwen3-VL-4B's shapes, random weights and LoRA. Every reply is a click and
   rewards are random, so that the steps train. Printed: where the time of a step is spent.
 - `learning`: a policy with 44 million random weights on as many desktops as the machine has room for, at most 64. It
   imitates the oracle with `deskhand sft` in the first half of the minutes and is evaluated. If it solves tasks, it is
@@ -123,9 +123,9 @@ def print_steps(steps: Sequence[dict[str, Any]]) -> None:
 
 
 def time_steps(place: Place, thresholds: Thresholds) -> None:
-    """Train three steps of random weights and print where their time is spent."""
+    """Train two steps of random weights and print where their time is spent."""
     values = tiny_values() if place.is_small else architectures.QWEN3_VL_4B
-    model, run_dir, steps = place.folder / "model", place.folder / "run", 1 if place.is_small else 3
+    model, run_dir, steps = place.folder / "model", place.folder / "run", 1 if place.is_small else 2
     weights = random_checkpoint.write(model, values, place.device, place.dtype)
     print(f"{weights / 1e6:.1f} million random weights, LoRA, {place.dtype} on {place.device}")
     settings = {
@@ -139,8 +139,8 @@ def time_steps(place: Place, thresholds: Thresholds) -> None:
         "reward": "benchmarks.gpu_training:random_reward",
         "loop.total_steps": steps,
         "loop.groups_per_step": 1 if place.is_small else 2,
-        "loop.group_size": 4 if place.is_small else 8,
-        "loop.max_concurrent_episodes": 2 if place.is_small else 16,
+        "loop.group_size": 4,
+        "loop.max_concurrent_episodes": 2 if place.is_small else 8,
         "loop.save_every": steps,
         "loop.eval_every": 0,
         "evaluation.num_episodes": 0,

@@ -37,10 +37,12 @@ def gpus() -> list[str]:
 def commit() -> str:
     """Return the commit of the checkout and whether it has local changes.
 
-    A copy of the files without `git` says what the environment variable DESKHAND_COMMIT says, or "unknown".
+    Where the files were copied without their history, the environment variable DESKHAND_COMMIT says the commit.
     """
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        return os.environ.get("DESKHAND_COMMIT", "unknown")
+    if copied := os.environ.get("DESKHAND_COMMIT"):
+        return copied
+    if shutil.which("git") is None:
+        return "unknown"
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
