@@ -81,7 +81,7 @@ def write_page(title: str, arguments: Sequence[str], pages: Path, limit_s: float
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
-            lines.append(line.rstrip())
+            lines.append(line.rstrip().replace(f"{ROOT}/", ""))
         code = process.wait()
     finally:
         timer.cancel()

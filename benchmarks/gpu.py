@@ -28,7 +28,7 @@ from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.desktop.pool import DesktopPool
-from deskhand.engines.hf import HfEngine
+from deskhand.engines.hf import EngineStats, HfEngine
 from deskhand.models import architectures
 from deskhand.models.families import FAMILIES
 from deskhand.models.load import LoadedModel
@@ -261,10 +261,11 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
             trainer = Trainer(Policy(model.model, config, banned), settings)
             attach_engine(trainer, engine)
             await play(size, runner, 1000, min(2, size.episodes))
+            print("played the first episodes", flush=True)
             before, began = engine.stats, time.perf_counter()
             results = await play(size, runner, 0, size.episodes)
             play_s = time.perf_counter() - began
-            print(f"played {len(results)} episodes in {play_s:.1f} s", flush=True)
+            print_play(len(results), play_s, before, engine.stats)
             sampled = engine.stats.decoded_tokens - before.decoded_tokens
             samples = [
                 TrainingSample(row, 1.0 if number % 2 else -1.0, result.episode_id)
@@ -296,6 +297,18 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
     tokens = sum(len(row.token_ids) for row in rows)
     played = sum(bool(result.graph.calls) for result in results)
     return Found(played, play_s, sampled, tokens, seconds[0], publish_s, apart_s, peak, plan, work)
+
+
+def print_play(episodes: int, seconds: float, before: EngineStats, after: EngineStats) -> None:
+    """Print what the engine did in these seconds."""
+    parts = [
+        f"{getattr(after, f'{part}_s') - getattr(before, f'{part}_s'):.1f} s {part}"
+        for part in ("vision", "prefill", "decode")
+    ]
+    steps, passes = after.decode_steps - before.decode_steps, after.prefills - before.prefills
+    print(
+        f"played {episodes} episodes in {seconds:.1f} s: {', '.join(parts)}; {steps} decoding steps, {passes} prefills"
+    )
 
 
 async def apart(size: Size, policy: Policy) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Processor time and memory of two commits in one run: `python -m benchmarks.versions [--full] [--baseline COMMIT]`.
+"""Processor time and memory of two commits in one run: `python -m benchmarks.versions [--full] [--baseline COMMIT] [--part PART]`.
 
 The baseline is checked out into a temporary folder (`git worktree`) and runs with the same Python. Where a policy
 plays or is trained, both trees load the bundled checkpoint of the baseline, weights and tokenizer: this tree's own may
@@ -172,7 +172,7 @@ def steps(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
     )
 
 
-async def calls(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
+async def _calls(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
     """The cost of a call over HTTP for the server's process."""
     kinds = (
         ("bytes", "patches as bytes", 1 / 1.5),
@@ -196,6 +196,10 @@ async def cost_ms(proxy: Proxy, screen: tuple[int, int], sessions: int, count: i
     before = proxy.cpu_s()
     await overheads_ms(proxy, screen, sessions, count, shown, label)
     return 1e3 * (proxy.cpu_s() - before) / (sessions * (count + 1))
+
+
+def calls(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
+    asyncio.run(_calls(size, both, shown))
 
 
 def trainer(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
@@ -258,19 +262,21 @@ def demo(size: Size, both: tuple[Tree, Tree], shown: Comparison) -> None:
     shown.thresholds.check("episodes per minute of the demo", gain >= 1.5, f"{gain:.2f} times", ">= 1.5 times")
 
 
+MEASUREMENTS = {"start": start, "step": steps, "recorder": calls, "trainer": trainer, "demo": demo}
+
+
 def main() -> None:
     parser = parser_of(__doc__, "more rounds, and seven steps of the demo")
     parser.add_argument("--baseline", default=BASELINE, help=f"commit to compare with (default: {BASELINE})")
+    parser.add_argument("--part", choices=MEASUREMENTS, help="the only part to run")
     options, thresholds = parser.parse_args(), Thresholds()
+    parts = [options.part] if options.part else list(MEASUREMENTS)
     size, shown = SIZES[options.size], Comparison(thresholds)
     print_head()
     with trees(None if options.size == "smoke" else options.baseline) as both:
         print(f"baseline: {both[0].name}")
-        start(size, both, shown)
-        steps(size, both, shown)
-        asyncio.run(calls(size, both, shown))
-        trainer(size, both, shown)
-        demo(size, both, shown)
+        for part in parts:
+            MEASUREMENTS[part](size, both, shown)
     thresholds.finish()
 
 
