@@ -1,4 +1,6 @@
-"""Processor time and memory of two commits in one run: `python -m benchmarks.versions [--full] [--baseline COMMIT] [--part PART]`.
+"""Processor time and memory of two commits in one run.
+
+`python -m benchmarks.versions [--full] [--baseline COMMIT] [--part PART]`
 
 The baseline is checked out into a temporary folder (`git worktree`) and runs with the same Python. Where a policy
 plays or is trained, both trees load the bundled checkpoint of the baseline, weights and tokenizer: this tree's own may
