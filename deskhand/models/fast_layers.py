@@ -1,10 +1,8 @@
 """Faster layers with the same parameters and names. Used by `models.load`, `models.architectures` and `recipes.tiny`.
 
 Torch multiplies float32 matrices on CPUs with MKL, which uses its AVX-512 kernels on Intel CPUs only; oneDNN, included
-in torch, uses them everywhere. Without AVX-512, or for a few rows, MKL is faster (`benchmarks.products`).
-
-Qwen-VL vision towers embed patches with a 3-D convolution whose kernel is one patch; the equivalent matrix product is
-several times faster, forward and backward.
+in torch, uses them everywhere. Qwen-VL vision towers embed patches with a 3-D convolution whose kernel is one patch;
+the equivalent matrix product is several times faster, forward and backward.
 """
 
 from __future__ import annotations
@@ -19,27 +17,19 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
-FEW_ROWS = 8
-"""Up to which number of rows MKL multiplies: a call of oneDNN takes about 50 us more."""
 ROW_STEPS = ((2, 1), (4, 2), (16, 4), (64, 16), (512, 64), (math.inf, 128))
 """(maximum rows of a product, what they are rounded up to a multiple of)."""
 
 
-def has_onednn_product() -> bool:
-    """Return whether torch has oneDNN's linear operator."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
 @functools.cache
 def prefers_onednn() -> bool:
-    """Return whether oneDNN's product is there, and the CPU has AVX-512 and is not Intel's."""
-    if not has_onednn_product():
+    """Return whether the CPU is not Intel's and torch has oneDNN's linear operator."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     try:
-        information = CPU_INFORMATION.read_text()
+        return "GenuineIntel" not in CPU_INFORMATION.read_text()
     except OSError:
         return False
-    return "GenuineIntel" not in information and "avx512f" in information
 
 
 @functools.cache
@@ -93,10 +83,9 @@ class _Product(torch.autograd.Function):
         return input_grad, weight_grad, gradient_MN.sum(0) if wants_bias else None
 
 
-def product(input: Tensor, weight: Tensor, bias: Tensor | None, few_rows: int = FEW_ROWS) -> Tensor:
-    """`nn.functional.linear`, with oneDNN for float32 on CPUs if there are more than `few_rows`."""
-    is_float32 = input.dtype is torch.float32 and weight.dtype is torch.float32
-    if is_float32 and input.device.type == "cpu" and input.numel() > few_rows * input.shape[-1]:
+def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`nn.functional.linear`, with oneDNN for float32 on CPUs."""
+    if input.dtype is torch.float32 and weight.dtype is torch.float32 and input.device.type == "cpu" and input.numel():
         return _Product.apply(input, weight, bias)  # pyright: ignore[reportReturnType]
     return nn.functional.linear(input, weight, bias)
 
