@@ -37,10 +37,11 @@ def gpus() -> list[str]:
 def commit() -> str:
     """Return the commit of the checkout and whether it has local changes.
 
-    Where the files were copied without their history, the environment variable DESKHAND_COMMIT says the commit.
+    Where the files were copied without their history, the environment variable DESKHAND_COMMIT says the commit,
+    and the result names it as the source.
     """
     if copied := os.environ.get("DESKHAND_COMMIT"):
-        return copied
+        return f"{copied} (DESKHAND_COMMIT)"
     if shutil.which("git") is None:
         return "unknown"
 
