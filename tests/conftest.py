@@ -2,12 +2,15 @@
 background.
 
 Where processes share the tests (`make test`), one file's stay together, and so do all that are run against one peer.
+The benchmarks' tests come last. `--minutes N` skips what would start later than that, so that a slow machine ends in
+time; the summary says how many were skipped.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -24,8 +27,25 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The processes share the cores. Threads of torch on a busy core let each other wait, for many times the work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+_started_at = time.monotonic()
+_TOO_LATE = "not started: --minutes had passed"
 _seconds_by_folder: dict[str, float] = defaultdict(float)
 _tests_by_folder: dict[str, int] = defaultdict(int)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, help="skip tests that would start after so many minutes")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith("tests/benchmarks/"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - _started_at > 60 * minutes:
+        pytest.skip(_TOO_LATE)
 
 
 def folder_of(nodeid: str) -> str:
@@ -44,6 +64,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
+            if file == "tests/benchmarks/test_smoke.py":
+                return nodeid
             return folder_of(nodeid) if file.startswith("tests/contract/") else file
 
     return ByFile(config, log)
@@ -57,6 +79,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    late = sum(_TOO_LATE in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    if late:
+        terminalreporter.section(f"{late} tests {_TOO_LATE}")
     terminalreporter.section("minutes per folder")
     for folder, seconds in sorted(_seconds_by_folder.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"{seconds / 60:7.2f} min  {_tests_by_folder[folder]:5d} tests  {folder}")

@@ -1,18 +1,21 @@
-"""`make gpu` at its smallest size on the processor: every part has its page, and a failure does not end the rest."""
+"""`make gpu` at its smallest size on the processor: every part has its page, and a failure does not end the rest.
+
+`DESKHAND_TEST_FULL=1` also runs the parts that repeat another one with other settings.
+
+The pages of LoRA and of full weights: the benchmark plays, trains, publishes, and its peak is the planner's.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from bundled_weights import needs_weights
+from full import FULL
 
 from benchmarks import evidence, gpu_pages
-from benchmarks.thresholds import ROOT
 
+REPEATED: set[str] = set() if FULL else {"gpu_exactness_float32", "gpu_exactness_random", "gpu_learning"}
 EXPECTED = {
     "gpu_exactness": r"tiny in bfloat16 on cpu[^$]*against float32: cosine",
     "gpu_exactness_float32": r"tiny in float32 on cpu",
@@ -26,18 +29,32 @@ EXPECTED = {
 
 
 @needs_weights
-def test_the_rehearsal_on_the_processor_writes_the_page_of_every_part(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.gpu_pages", "--smoke", "--minutes", "60", "--out", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
+def test_the_rehearsal_on_the_processor_writes_the_page_of_every_part(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert {part.page for part in gpu_pages.PARTS} == set(EXPECTED)
-    for name, pattern in EXPECTED.items():
-        page = (tmp_path / f"{name}.md").read_text()
+    parts = [part for part in gpu_pages.PARTS if part.page not in REPEATED]
+    gpu_pages.run_parts(parts, tmp_path, 60, smoke=True)
+    for name in (part.page for part in parts):
+        pattern, page = EXPECTED[name], (tmp_path / f"{name}.md").read_text()
         assert page.startswith(f"# {name}\n\n- command: python -m benchmarks."), page
         assert "Traceback" not in page, page
         assert re.search(pattern, page), page
-    assert "left out" not in done.stdout, done.stdout
+    for mode in ("lora", "full"):
+        _check_device_page(mode, (tmp_path / f"gpu_{mode}.md").read_text())
+    assert "left out" not in capsys.readouterr().out
+
+
+def _check_device_page(mode: str, page: str) -> None:
+    assert "- exit code: 0" in page, page
+    assert "no GPU is used" in page
+    assert re.search(r"episodes/min: [1-9]\d*\.\d \(4 of 4", page), page
+    weights = rf"^{mode}: 0\.[1-9]\d*e6 weights, 0\.\d*[1-9]\d*e6 trained"
+    assert re.search(weights, page, re.MULTILINE), "few are counted in millions"
+    assert re.search(r"^weights +[1-9]\.\d\d MiB", page, re.MULTILINE), page
+    for name in ("sampled", "trained", "MFU", "publish", "sum, device"):
+        assert re.search(rf"^{name}:? ", page, re.MULTILINE), name
+    assert re.search(rf"^pass  {mode}: measured peak", page, re.MULTILINE), page
+    assert "all thresholds met" in page
 
 
 class Program(gpu_pages.Part):

@@ -1,4 +1,7 @@
-"""Every benchmark runs to its end at its smallest size. Its figures are not judged: other work may go on beside it."""
+"""Every benchmark runs to its end at its smallest size. Its figures are not judged: other work may go on beside it.
+
+`DESKHAND_TEST_FULL=1` also runs those that take longest and that mostly do what others do.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import subprocess
 import sys
 
 import pytest
+from full import FULL
 from task_files import SHARED
 
 from benchmarks import evidence
 from benchmarks.thresholds import ROOT
 
-TESTED_WHOLE = {"gpu", "gpu_options", "gpu_training"}
-"""`test_gpu_command.py` and `test_gpu_pages.py` run them and read what they print."""
+TESTED_WHOLE = {"exactness", "gpu", "gpu_options", "gpu_training"}
+"""`test_gpu_pages.py` runs them and reads what they print."""
+LONG = {"learning_methods", "ppo", "scaling", "training_soak", "trl", "versions"}
 FOLDERS = {"learning", "learning_methods", "ppo"}
 UNREACHABLE = (
     "No matching distribution found",
@@ -24,7 +29,7 @@ UNREACHABLE = (
 )
 
 
-@pytest.mark.parametrize("name", sorted(set(evidence.names()) - TESTED_WHOLE))
+@pytest.mark.parametrize("name", sorted(set(evidence.names()) - TESTED_WHOLE - (set() if FULL else LONG)))
 def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
     if name == "osworld_tasks" and not (SHARED / "osworld").is_dir():
         pytest.skip("OSWorld's task files are not beside the checkout (../shared)")

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import os
 
 import pytest
+from full import FULL
 import random_models
 
 from deskhand.models.load import LoadedModel
 
 FAMILIES = ["qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "qwen3_5"]
-if os.environ.get("DESKHAND_TEST_FULL") == "1":  # its parts are those of the others
+if FULL:  # its parts are those of the others
     FAMILIES.append("qwen3_5_moe")
 
 

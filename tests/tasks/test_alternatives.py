@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import os
 
 import pytest
+from full import FULL
 from desktops import desktop_for
 
 from benchmarks.alternatives import FAMILIES, WANTED, play
@@ -38,7 +38,7 @@ def test_every_family_has_enough_ways_for_every_seed() -> None:
     assert set(SPREAD) <= set(EVERY)
 
 
-@pytest.mark.parametrize(("name", "way"), EVERY if os.environ.get("DESKHAND_TEST_FULL") == "1" else SPREAD)
+@pytest.mark.parametrize(("name", "way"), EVERY if FULL else SPREAD)
 async def test_an_honest_way_is_paid(name: str, way: str) -> None:
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from full import FULL
 from desktops import desktop_for
 
 from deskhand.desktop.applications.catalog import PROFILES
@@ -25,7 +25,6 @@ from deskhand.tasks.suites import basics, family_registry
 from deskhand.tasks.suites.basics import FAMILIES, make_task
 from deskhand.tasks.task import SPLIT_SIZE, SPLITS, CheckResult, Family, Task, named_family, seed_for, split_of
 
-FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 LIVE_SEEDS = [seed_for(split, index) for split in ("train", "test") for index in range(10 if FULL else 1)]
 WIDE_PX = 1280
 EVERY_APPLICATION = (

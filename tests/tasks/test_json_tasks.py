@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from full import FULL
 from task_files import GETTERS, SHARED, STEPS, WINDOWS_GETTERS, WINDOWS_STEPS, full, on_windows, task, written
 
 from deskhand.osworld.scoring import unsupported_reasons
@@ -21,7 +22,6 @@ from deskhand.tasks.formats.requirements import requirements_of
 
 SMALL = {"osworld": full(STEPS, GETTERS), "waa": on_windows(full(STEPS + WINDOWS_STEPS, GETTERS + WINDOWS_GETTERS))}
 LOAD: dict[str, Callable[[Path], Loaded[Any]]] = {"osworld": osworld.load, "waa": waa.load}
-FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 COUNTS = {"osworld": 293, "waa": 120}
 
 

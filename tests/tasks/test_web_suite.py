@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from full import FULL
 from desktops import ISOLATIONS, desktop_for
 
 from deskhand.actions.ops import Answer, Done, Fail
@@ -29,7 +29,6 @@ from deskhand.tasks.suites.web import FAMILIES, sites
 from deskhand.tasks.suites.web.scenario import VARIANTS, changed, same_state
 from deskhand.tasks.task import Task, seed_for
 
-FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 SEEDS = [seed_for(split, index) for split in ("train", "test") for index in range(200 if FULL else 6)]
 GUEST_PROGRAM = Path(site_requests.__file__).read_text(encoding="utf-8")
 KINDS = ("web/shop/order", "web/issues/count", "web/files/share_missing")

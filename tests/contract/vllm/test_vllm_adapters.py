@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from full import FULL
 from recording import png
 from vllm_serving import Served, serving
 
@@ -56,7 +57,7 @@ def sent(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("version-3/*.safetensors"))
 
 
-@pytest.mark.parametrize("tower", [False, True])
+@pytest.mark.parametrize("tower", [False, True] if FULL else [True])
 async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_has(
     python: Path, tmp_path: Path, tower: bool
 ) -> None:

@@ -4,11 +4,11 @@ trainer's own rounding there: bfloat16 against float32. `DESKHAND_TEST_FULL=1` s
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from full import FULL
 import torch
 from random_models import save_with_bundled_tokenizer
 from test_vllm import BAR, differences, record, told
@@ -18,7 +18,6 @@ from deskhand.models.load import load
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.weight_sync import push_weights
 
-FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 WITH_STATES = ("qwen3_5", "qwen3_5_moe") if FULL else ("qwen3_5",)
 OTHERS = ("qwen3_vl_moe", "qwen2_5_vl", "qwen3_vl") if FULL else ("qwen3_vl_moe",)
 ROUNDINGS = 2
