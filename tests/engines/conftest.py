@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-
 import pytest
-from full import FULL
 import random_models
+from full import FULL
 
 from deskhand.models.load import LoadedModel
 

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-
 import pytest
-from full import FULL
 from desktops import desktop_for
+from full import FULL
 
 from benchmarks.alternatives import FAMILIES, WANTED, play
 from benchmarks.ways import WAYS

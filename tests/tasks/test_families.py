@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from full import FULL
 from desktops import desktop_for
+from full import FULL
 
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing

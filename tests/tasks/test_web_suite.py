@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from full import FULL
 from desktops import ISOLATIONS, desktop_for
+from full import FULL
 
 from deskhand.actions.ops import Answer, Done, Fail
 from deskhand.desktop.applications.install import missing

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from full import FULL
 import torch
+from full import FULL
 from random_models import save_with_bundled_tokenizer
 from test_vllm import BAR, differences, record, told
 from vllm_serving import Served, serving
