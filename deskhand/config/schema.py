@@ -360,6 +360,8 @@ class Config(Section):
             )
         if self.dtype == "float16":
             return "dtype float16 underflows the small gradients of long episodes; use bfloat16 (same memory)"
+        if self.trainer.optimizer_offload and self.device == "cpu":
+            return "trainer.optimizer_offload saves memory of a GPU, but device is cpu; remove it"
         teacher = self.trainer.distillation
         if teacher is not None and teacher.is_served and self.agent.temperature != 1:
             return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from deskhand import registry
 
@@ -107,6 +107,10 @@ class TrainerConfig(Section):
     reinforce_plus_plus, reinforce_plus_plus_baseline, ppo, or the import path of your own."""
     optimizer: OptimizerName = "adamw_fused"
     """AdamW: fused kernel, plain operations, or 8-bit moments (requires a GPU and bitsandbytes)."""
+    optimizer_offload: bool = False
+    """Keep AdamW's moments and the float32 master weights in host memory, and bring them to the GPU in parts for an
+    update, with equal results. Saves 12 bytes of GPU memory per trained weight (8 without masters). Not with
+    `adamw_8bit`."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of AdamW's first moment."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -163,6 +167,12 @@ class TrainerConfig(Section):
     """Torch threads of a step; None keeps torch's setting."""
     seed: int = 0
     """Random seed of the split into minibatches."""
+
+    @model_validator(mode="after")
+    def _offloads_what_it_can(self) -> TrainerConfig:
+        if self.optimizer_offload and self.optimizer == "adamw_8bit":
+            raise ValueError("trainer.optimizer_offload is not for optimizer adamw_8bit; use adamw_fused or remove it")
+        return self
 
     @property
     def supervised(self) -> TrainerConfig:

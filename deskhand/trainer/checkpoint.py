@@ -37,6 +37,7 @@ from deskhand.errors import ConfigError, HealthError
 from deskhand.models.families import FAMILIES
 from deskhand.models.forward import unwrap
 from deskhand.models.hub import AGENT_FILE
+from deskhand.trainer.offload import OffloadedAdamW
 from deskhand.trainer.trainer import Trainer
 
 _FORMAT = 1
@@ -320,7 +321,8 @@ def _state_of(
         if owner != name or moment == _PARAMETER:
             continue
         if moment != "step":
-            found[moment] = value.to(parameter.device)
+            offloaded = isinstance(optimizer, OffloadedAdamW)
+            found[moment] = optimizer.host_state(parameter, value) if offloaded else value.to(parameter.device)
         elif isinstance(optimizer, torch.optim.AdamW):
             found[moment] = value.to(parameter.device) if optimizer.defaults.get("fused") else value
         else:

@@ -19,7 +19,7 @@ from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.models.forward import unwrap
 from deskhand.recorder import graph
 from deskhand.trainer.batch import TrainBatch
-from deskhand.trainer.optimizer import clip_and_step, make_optimizer, optimizer_step
+from deskhand.trainer.optimizer import clip_and_step, make_optimizer, optimizer_step, policy_optimizer
 from deskhand.trainer.policy import Policy
 from deskhand.types import PreparedImage
 
@@ -43,10 +43,7 @@ class Critic:
         self.optimizer = make_optimizer(self._heads, self.config.learning_rate, betas, 0.0)
         self.backbone_optimizer = None
         if self.own is not None:
-            rate = self.config.backbone_learning_rate
-            self.backbone_optimizer = make_optimizer(
-                self.own.parameters(), rate, betas, config.weight_decay, config.optimizer
-            )
+            self.backbone_optimizer = policy_optimizer(self.own, config, self.config.backbone_learning_rate)
 
     def parts(self) -> Iterator[tuple[str, dict[str, Tensor], torch.optim.Optimizer]]:
         """Yield (name, parameters, optimizer) of the critic's own parameters, for checkpoints."""

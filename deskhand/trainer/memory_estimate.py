@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deskhand.algorithms.base import get_algorithm
@@ -19,6 +19,7 @@ from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.models import architectures
 from deskhand.trainer import meta_trace
 from deskhand.trainer.objective_settings import ObjectiveSettings
+from deskhand.trainer.offload import MAX_SLICE
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -192,11 +193,14 @@ def estimate_memory(  # noqa: PLR0913
     lm = meta_trace.trace_language_model(values, dtype, policy, shape, prefill, train_tower=tower.trained > 0)
     made = _Traced(values, lm, tower, BYTES[dtype])
     terms = [
-        *_weight_terms(made, policy, trainer),
+        *_weight_terms(made, policy, trainer, cuda=cuda),
         *_micro_batch_terms(made, shape, policy, work),
         *_image_terms(made, policy.max_vision_patches_per_mb, trainer, work),
     ]
-    if trainer.optimizer == "adamw" and cuda:
+    if trainer.optimizer_offload and cuda:
+        beyond = max(0.0, 3 * 4 * min(made.trained, MAX_SLICE) - made.micro_batch)
+        terms.append(MemoryTerm("update", beyond, "a part of masters and moments, in excess of a micro-batch"))
+    elif trainer.optimizer == "adamw" and cuda:
         beyond = max(0.0, 4 * made.trained - made.micro_batch)
         terms.append(MemoryTerm("update", beyond, "roots of the second moments, in excess of a micro-batch"))
     if engine is not None and not engine.share_weights:
@@ -205,14 +209,14 @@ def estimate_memory(  # noqa: PLR0913
     if engine is not None:
         terms += _engine_terms(made, engine, work, requests, cuda=cuda, sent=sent)
     if cuda:
-        tensors = sum(term.bytes for term in terms)
+        tensors = sum(term.bytes for term in terms if term.place == "device")
         how = f"an allowance of {100 * CUDA_SLACK:.0f} % of the above"
         terms.append(MemoryTerm("allocator", CUDA_SLACK * tensors, how, 0.0))
         terms.append(MemoryTerm("CUDA", CUDA_CONTEXT, "context and workspaces"))
     if server:
         terms.append(MemoryTerm("server", server, "device memory of the engine server"))
     if cuda:
-        kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
+        kept = sum(term.min_bytes for term in terms if term.name in ("weights", "masters", "moments"))
         terms.append(MemoryTerm("checkpoint", kept, "copy of weights, masters and moments", place="host"))
     host: MemoryLocation = "host" if cuda else "device"
     if sent and engine is None:
@@ -247,7 +251,9 @@ def _micro_batch_terms(
         yield MemoryTerm("unpacking", lm.largest_packable * made.size, "one dequantized 4-bit matrix")
 
 
-def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -> Iterator[MemoryTerm]:
+def _weight_terms(
+    made: _Traced, policy: PolicyConfig, trainer: TrainerConfig, *, cuda: bool
+) -> Iterator[MemoryTerm]:
     """Trained half-precision weights have float32 masters, gradients and moments."""
     adapter, trained, weights, size, lm = policy.lora, made.trained, made.weights, made.size, made.lm
     wide, eight = max(4, size), trainer.optimizer == "adamw_8bit"
@@ -257,17 +263,30 @@ def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -
         weights, how = weights + made.tower.trained * size, f"{how}, and adapters"
         if adapter.load_in_4bit:
             weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {count(lm.packable)} x {PACKED:.3f} B"
+    masters, moments = trained * wide if size < wide else 0, 2 * trained * (1 if eight else wide)
     own = [
         MemoryTerm("weights", weights, how),
-        MemoryTerm("masters", trained * wide if size < wide else 0, f"{many} trained x {wide} B"),
+        MemoryTerm("masters", masters, f"{many} trained x {wide} B"),
         MemoryTerm("gradients", trained * wide, f"{many} x {wide} B"),
-        MemoryTerm("moments", 2 * trained * (1 if eight else wide), f"AdamW, 2 x {many} x {1 if eight else wide} B"),
+        MemoryTerm("moments", moments, f"AdamW, 2 x {many} x {1 if eight else wide} B"),
     ]
+    if trainer.optimizer_offload and cuda:
+        own = [_pinned(term) if term.name in ("masters", "moments") else term for term in own]
     yield from (term for term in own if term.bytes or term.name != "masters")
     if get_algorithm(trainer.algorithm).uses_critic and trainer.critic.backbone == "separate":
-        yield MemoryTerm("critic", sum(term.bytes for term in own), "a second trained model")
+        held = sum(term.bytes for term in own if term.place == "device")
+        yield MemoryTerm("critic", held, "a second trained model")
+        if held_on_host := sum(term.min_bytes for term in own if term.place == "host"):
+            how = "masters and moments of a second trained model"
+            yield _pinned(MemoryTerm("critic, offloaded", held_on_host, how))
     if trainer.kl_loss_coef and adapter is None:
         yield MemoryTerm("reference", weights, "the initial model, for the KL penalty")
+
+
+def _pinned(term: MemoryTerm) -> MemoryTerm:
+    """Return the term as pinned host memory (`trainer.offload.host_zeros`)."""
+    how = f"{term.how}, pinned: rounded up to powers of two"
+    return replace(term, bytes=2 * term.bytes, how=how, least=term.bytes, place="host")
 
 
 def _image_terms(made: _Traced, max_patches: int, trainer: TrainerConfig, work: Workload) -> Iterator[MemoryTerm]:

@@ -15,9 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deskhand.config.trainer import OptimizerName
+from deskhand.config.trainer import OptimizerName, TrainerConfig
 from deskhand.errors import ConfigError
+from deskhand.trainer.offload import OffloadedAdamW
 from deskhand.trainer.policy import Policy
+
+
+def policy_optimizer(policy: Policy, config: TrainerConfig, learning_rate: float) -> torch.optim.Optimizer:
+    """Return the optimizer of a policy's weights, or of a critic's backbone. `trainer.optimizer_offload` moves the
+    policy's masters to host memory. Raises like `make_optimizer`."""
+    if config.optimizer_offload:
+        policy.offload_masters()
+    parameters, holders = policy.parameters(), policy.gradient_holders()
+    return make_optimizer(
+        parameters, learning_rate, (config.beta1, config.beta2), config.weight_decay, config.optimizer,
+        holders={parameters[name]: holder for name, holder in holders.items()} if config.optimizer_offload else None,
+    )  # fmt: skip
 
 
 def make_optimizer(
@@ -26,15 +39,19 @@ def make_optimizer(
     betas: tuple[float, float],
     weight_decay: float,
     kind: OptimizerName = "adamw_fused",
+    holders: Mapping[Tensor, Tensor] | None = None,
 ) -> torch.optim.Optimizer:
     """Return AdamW (arXiv:1711.05101) with weight decay for matrices only, not for gains, biases and positions.
 
-    "adamw_8bit" stores its moments in 8 bits (arXiv:2110.02861). Raises `ConfigError` if bitsandbytes cannot be loaded.
+    "adamw_8bit" stores its moments in 8 bits (arXiv:2110.02861). With `holders` (of `OffloadedAdamW`) the moments are
+    in host memory. Raises `ConfigError` if bitsandbytes cannot be loaded.
     """
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
     for parameter in parameters.values():
         groups[parameter.ndim < 2]["params"].append(parameter)
     groups = [group for group in groups if group["params"]]
+    if holders is not None and kind != "adamw_8bit":
+        return OffloadedAdamW(groups, holders, lr=learning_rate, betas=betas, fused=kind == "adamw_fused")
     if kind != "adamw_8bit":
         return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=kind == "adamw_fused")
     if any(parameter.device.type == "cpu" for parameter in parameters.values()):
@@ -62,18 +79,18 @@ def optimizer_step(
             optimizer.step()
             policy.write_back()
 
-    return clip_and_step(policy.parameters(), optimizer, learning_rate, max_grad_norm, step)
+    return clip_and_step(policy.gradient_holders(), optimizer, learning_rate, max_grad_norm, step)
 
 
 def clip_and_step(
-    parameters: Mapping[str, Tensor],
+    holders: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
     learning_rate: float,
     max_grad_norm: float,
     step: Callable[[], Any] | None = None,
 ) -> tuple[float, bool]:
-    """Do the same for any parameters; `step` replaces `optimizer.step`."""
-    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), max_grad_norm).item()
+    """Do the same for any optimizer; `holders` have the gradients, `step` replaces `optimizer.step`."""
+    norm = torch.nn.utils.clip_grad_norm_(holders.values(), max_grad_norm).item()
     usable = 0.0 < norm < float("inf")
     if usable:
         for group in optimizer.param_groups:

@@ -31,6 +31,7 @@ from deskhand.models.forward import forward_decoder, log_softmax, unwrap
 from deskhand.recorder import graph
 from deskhand.trainer.batch import MicrobatchPlan, TrainBatch, check_sequence, plan_microbatches
 from deskhand.trainer.lora import extract_lora, inject_lora, lora_disabled, merged_weights
+from deskhand.trainer.offload import slices_of, to_host
 from deskhand.trainer.vision_features import KnownFeatures, VisionFeatureCache, is_frozen
 from deskhand.types import LoraWeights, PreparedImage
 
@@ -42,29 +43,42 @@ class MasterWeights:
     """float32 master copies of bfloat16 and float16 weights: `tensors`, by name, are what the optimizer updates.
 
     Gradients of micro-batches are moved to the master and accumulated there in float32; `sync_to_model` casts it back.
-    In bfloat16 an update below 1/256 of a weight would be lost. A float32 parameter is its own master.
+    In bfloat16 an update below 1/256 of a weight would be lost. A float32 parameter is its own master. `holders`, by
+    name, have the gradients as their `.grad`; they are the masters themselves, until these are offloaded.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
         self.tensors: dict[str, Tensor] = {}
+        self.holders: dict[str, Tensor] = {}
         for name, parameter in parameters.items():
             half = parameter.dtype in (torch.bfloat16, torch.float16)
             self.tensors[name] = parameter.detach().float().clone().requires_grad_() if half else parameter
+            self.holders[name] = self.tensors[name]
             if half:
-                parameter.register_post_accumulate_grad_hook(partial(_move_gradient, self.tensors[name]))
+                parameter.register_post_accumulate_grad_hook(partial(_move_gradient, self.holders, name))
+
+    def offload(self) -> None:
+        """Move the masters to host memory. Gradients stay on the device, on holders without memory of their own."""
+        for name, parameter in self._parameters.items():
+            if self.tensors[name] is parameter or self.tensors[name] is not self.holders[name]:
+                continue
+            self.tensors[name] = to_host(self.tensors[name].detach(), parameter.device)
+            nothing = torch.full((), torch.nan, device=parameter.device)
+            self.holders[name] = nothing.expand(parameter.shape).requires_grad_()
 
     @torch.no_grad()
     def sync_to_model(self) -> None:
         for name, parameter in self._parameters.items():
             if self.tensors[name] is not parameter:
-                parameter.copy_(self.tensors[name])
+                for part, master in zip(slices_of(parameter), slices_of(self.tensors[name]), strict=True):
+                    part.copy_(master.to(part.device, non_blocking=True))
 
 
-def _move_gradient(master: Tensor, parameter: Tensor) -> None:
+def _move_gradient(holders: Mapping[str, Tensor], name: str, parameter: Tensor) -> None:
     if parameter.grad is not None:
-        gradient = parameter.grad.float()
-        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+        gradient, holder = parameter.grad.float(), holders[name]
+        holder.grad = gradient if holder.grad is None else holder.grad.add_(gradient)
         parameter.grad = None
 
 
@@ -114,9 +128,18 @@ class Policy:
     def parameters(self) -> dict[str, Tensor]:
         """Return the tensors an optimizer updates, by name: parameters, or float32 masters of half-precision ones.
 
-        Their `.grad` holds the gradients. Tied parameters appear once.
+        Tied parameters appear once.
         """
         return self._masters.tensors
+
+    def gradient_holders(self) -> dict[str, Tensor]:
+        """Return the tensors whose `.grad` are the gradients, by name: those of `parameters`, or others on the device
+        if the masters are offloaded."""
+        return self._masters.holders
+
+    def offload_masters(self) -> None:
+        """Keep the float32 masters in host memory from now on; only `trainer.offload.OffloadedAdamW` updates these."""
+        self._masters.offload()
 
     def write_back(self) -> None:
         """Copy the master weights into the model. Call with `lock` held."""

@@ -34,7 +34,7 @@ from deskhand.trainer.advantages import (
 from deskhand.trainer.batch import TrainBatch, TrainingSample
 from deskhand.trainer.critic import Critic
 from deskhand.trainer.objective_settings import ObjectiveSettings, lr_factor
-from deskhand.trainer.optimizer import make_optimizer, optimizer_step, torch_threads, warmup_factor
+from deskhand.trainer.optimizer import optimizer_step, policy_optimizer, torch_threads, warmup_factor
 from deskhand.trainer.phase_timer import PhaseTimer
 from deskhand.trainer.policy import Policy, TokenScores
 from deskhand.trainer.step_checks import check_episodes, check_estimate, check_groups, check_loss, check_weights
@@ -84,10 +84,7 @@ class Trainer:
         if (config.distillation is None) != (teacher is None):
             raise ConfigError("trainer.distillation: needs its teacher; pass teacher=load_teacher(...)")
         self.total_steps = total_steps or 1
-        betas = (config.beta1, config.beta2)
-        self.optimizer = make_optimizer(
-            policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer
-        )
+        self.optimizer = policy_optimizer(policy, config, config.learning_rate)
         self.critic = Critic(policy, config) if self.algorithm.uses_critic else None
         if config.kl_loss_coef:
             policy.freeze_reference()
