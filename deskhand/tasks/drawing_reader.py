@@ -22,8 +22,8 @@ NAMESPACES = {
     "fo": f"{_OASIS}xsl-fo-compatible:1.0",
     "meta": f"{_OASIS}meta:1.0",
 }
-CM = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72}
-"""Units of length, in centimeters."""
+INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 0.1 / 2.54, "pt": 1 / 72}
+"""Units of length."""
 _LAYOUT = ("forms", "notes", "layer-set", "animations")
 """Children of a page that are not drawn on it."""
 Styles = dict[str, ElementTree.Element]
@@ -66,7 +66,7 @@ def _text(element: ElementTree.Element | None) -> str:
 
 
 def _shape(element: ElementTree.Element, styles: Styles) -> dict[str, Any]:
-    box = [_centimeters(element.get(_name(f"svg:{side}"), "")) for side in ("x", "y", "width", "height")]
+    box = [_inches(element.get(_name(f"svg:{side}"), "")) for side in ("x", "y", "width", "height")]
     return {
         "kind": element.tag.rpartition("}")[2].replace("circle", "ellipse"),  # which LibreOffice writes if it is round
         "text": "\n".join(_text(each) for each in element.iterfind(".//text:p", NAMESPACES)),
@@ -88,7 +88,7 @@ def _fill(name: str, styles: Styles) -> str:
     return found.get(_name("draw:fill-color"), "").lower() if kind == "solid" else kind
 
 
-def _centimeters(length: str) -> float | None:
-    """Return a length to the millimeter, or None."""
+def _inches(length: str) -> float | None:
+    """Return a length to 0.01 inches, or None."""
     found = re.fullmatch(r"(-?[\d.]{1,12})(cm|mm|in|pt)", length)
-    return round(float(found[1]) * CM[found[2]], 1) if found else None
+    return round(float(found[1]) * INCHES[found[2]], 2) if found else None

@@ -33,11 +33,11 @@ _OPEN_XML = "application/vnd.openxmlformats-officedocument"
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
 
 
-def _office(name: str, summary: str, *mime_types: str) -> Profile:
+def _office(name: str, summary: str, *mime_types: str, needs: tuple[str, ...] = ()) -> Profile:
     return Profile(
         name=name,
         summary=f"{summary} (LibreOffice {name.title()})",
-        packages=(f"libreoffice-{name}", *_SHARED),
+        packages=(f"libreoffice-{name}", *needs, *_SHARED),
         argv=("soffice", "--norestore", "--nologo", f"--{name}"),
         component=f"/usr/lib/libreoffice/program/s{name}",
         window=f"libreoffice-{name}",
@@ -73,5 +73,6 @@ PROFILES = (
         f"{_OPEN_DOCUMENT}.presentation",
         "application/vnd.ms-powerpoint",
     ),
-    _office("draw", "drawings", f"{_OPEN_DOCUMENT}.graphics"),
+    # It aborts at the start without a panel of its sidebar, which Debian 12 has in Impress's package.
+    _office("draw", "drawings", f"{_OPEN_DOCUMENT}.graphics", needs=("libreoffice-impress",)),
 )

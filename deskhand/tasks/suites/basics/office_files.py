@@ -35,8 +35,8 @@ Slides = Sequence[tuple[str, Sequence[str]]]
 TITLE_AND_CONTENT = 1
 """python-pptx's number of this layout in its default template."""
 ODG = "application/vnd.oasis.opendocument.graphics"
-DRAWING_CM = (24, 15)
-"""Width and height of the pages of drawings."""
+DRAWING_IN = (10, 6)
+"""Width and height of the pages of drawings, in inches."""
 
 
 def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
@@ -157,32 +157,35 @@ async def read_presentation(data: bytes | None) -> Presentation | None:
 
 Shape = dict[str, Any]
 """A shape of a drawing: "kind" ("rect" or "ellipse"), "text", "fill" ("#rrggbb"), and "box": x, y, width and height, in
-centimeters."""
+inches, which LibreOffice stores exactly if they are tenths."""
 Pages = Sequence[tuple[str, Sequence[Shape]]]
 """The names of a drawing's pages, and their shapes from the back to the front."""
 
 
-def drawing(pages: Pages) -> bytes:
-    """Return an ODG file, with pages of `DRAWING_CM`."""
+def drawing(pages: Pages, application: str = "Deskhand") -> bytes:
+    """Return an ODG file, with pages of `DRAWING_IN`, that names this application as the one that saved it."""
     fills = sorted({shape["fill"] for _, shapes in pages for shape in shapes})
     spaces = " ".join(f'xmlns:{prefix}="{name}"' for prefix, name in NAMESPACES.items())
     look = 'draw:fill="solid" draw:textarea-vertical-align="middle" draw:auto-grow-height="false"'
     automatic = "".join(
         f'<style:style style:name="g{fill[1:]}" style:family="graphic" style:parent-style-name="standard">'
-        f'<style:graphic-properties {look} draw:fill-color="{fill}"/><style:paragraph-properties '
-        'fo:text-align="center"/><style:text-properties fo:font-size="18pt"/></style:style>'
+        f'<style:graphic-properties {look} draw:fill-color="{fill}"/></style:style>'
         for fill in fills
+    )
+    automatic += (
+        '<style:style style:name="T" style:family="paragraph"><style:paragraph-properties fo:text-align="center"/>'
+        '<style:text-properties fo:font-size="18pt"/></style:style>'
     )
     drawn = "".join(
         f'<draw:page draw:name="{escape(name)}" draw:master-page-name="Default">{"".join(map(_drawn, shapes))}'
         "</draw:page>"
         for name, shapes in pages
     )
-    width, height = DRAWING_CM
+    width, height = DRAWING_IN
     layout = (
         '<office:styles><style:style style:name="standard" style:family="graphic"/></office:styles>'
-        '<office:automatic-styles><style:page-layout style:name="P"><style:page-layout-properties fo:margin="0.5cm" '
-        f'fo:page-width="{width}cm" fo:page-height="{height}cm" style:print-orientation="landscape"/>'
+        '<office:automatic-styles><style:page-layout style:name="P"><style:page-layout-properties fo:margin="0.2in" '
+        f'fo:page-width="{width}in" fo:page-height="{height}in" style:print-orientation="landscape"/>'
         '</style:page-layout></office:automatic-styles><office:master-styles><style:master-page style:name="Default" '
         'style:page-layout-name="P"/></office:master-styles>'
     )
@@ -190,7 +193,7 @@ def drawing(pages: Pages) -> bytes:
         "content": f"<office:automatic-styles>{automatic}</office:automatic-styles>"
         f"<office:body><office:drawing>{drawn}</office:drawing></office:body>",
         "styles": layout,
-        "meta": "<office:meta><meta:generator>Deskhand</meta:generator></office:meta>",
+        "meta": f"<office:meta><meta:generator>{application}/1</meta:generator></office:meta>",
     }
     entry = '<manifest:file-entry manifest:full-path="{}" manifest:media-type="{}"/>'
     listed = "".join(entry.format(f"{part}.xml", "text/xml") for part in parts)
@@ -212,14 +215,14 @@ def drawing(pages: Pages) -> bytes:
 
 def _drawn(shape: Shape) -> str:
     places = zip(("x", "y", "width", "height"), shape["box"], strict=True)
-    place = " ".join(f'svg:{side}="{length}cm"' for side, length in places)
-    text = f"<text:p>{escape(shape['text'])}</text:p>"
+    place = " ".join(f'svg:{side}="{length}in"' for side, length in places)
+    text = f"<text:p text:style-name='T'>{escape(shape['text'])}</text:p>"
     return f'<draw:{shape["kind"]} draw:style-name="g{shape["fill"][1:]}" {place}>{text}</draw:{shape["kind"]}>'
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """An ODG file: names of pages and their shapes, as `Shape`s with boxes to the millimeter."""
+    """An ODG file: names of pages and their shapes, as `Shape`s with boxes to 0.01 inches."""
 
     pages: list[tuple[str, list[Shape]]]
     application: str
@@ -237,6 +240,8 @@ class OfficeScenario(HdScenario):
 
     path: str
     program: Literal["calc", "writer", "impress", "draw"]
+    probe = ("down", "ctrl+home")
+    """Keys that change the screen and change it back, by which set-up finds out that the program reads keys."""
 
     @property
     def name(self) -> str:
@@ -250,7 +255,7 @@ class OfficeScenario(HdScenario):
         await desktop.push(self.path, self.content())
         await desktop.launch(["soffice", "--norestore", "--nologo", f"--{self.program}", self.path])
         await desktop.wait_window(self.name, timeout_s=hd_screen.WINDOW_TIMEOUT_S)
-        await hd_screen.wait_responsive(desktop)
+        await hd_screen.wait_responsive(desktop, *self.probe)
 
     def office_task(
         self, instruction: str, clauses: Clauses, steps: Steps, forged: Callable[[], bytes], **fields: Any
