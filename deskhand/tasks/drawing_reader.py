@@ -10,7 +10,7 @@ import zipfile
 from typing import Any
 from xml.etree import ElementTree
 
-from deskhand.tasks.document_readers import InvalidDocument, archive_entries, parsing
+from deskhand.tasks.document_readers import archive_entries, parsing
 
 _OASIS = "urn:oasis:names:tc:opendocument:xmlns:"
 NAMESPACES = {
@@ -26,15 +26,17 @@ INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 0.1 / 2.54, "pt": 1 / 72}
 """Units of length."""
 _LAYOUT = ("forms", "notes", "layer-set", "animations")
 """Children of a page that are not drawn on it."""
+_STYLES = ".//style:style[@style:family='graphic']"
 Styles = dict[str, ElementTree.Element]
 
 
 def drawing_facts(data: bytes) -> dict[str, Any]:
     """Return the fields of `office_files.Drawing`. Raises `InvalidDocument`."""
     with parsing("drawing"), zipfile.ZipFile(archive_entries(data)) as archive:
-        content, styles = (_root(archive.read(f"{name}.xml")) for name in ("content", "styles"))
-        generator = _root(archive.read("meta.xml")).find(".//meta:generator", NAMESPACES)
-        named: Styles = {each.get(_name("style:name"), ""): each for root in (styles, content) for each in _styles(root)}
+        content, styles = (ElementTree.fromstring(archive.read(f"{name}.xml")) for name in ("content", "styles"))
+        generator = ElementTree.fromstring(archive.read("meta.xml")).find(".//meta:generator", NAMESPACES)
+        every = [each for root in (styles, content) for each in root.iterfind(_STYLES, NAMESPACES)]
+        named: Styles = {each.get(_name("style:name"), ""): each for each in every}
         pages = [
             (
                 page.get(_name("draw:name"), ""),
@@ -42,23 +44,13 @@ def drawing_facts(data: bytes) -> dict[str, Any]:
             )
             for page in content.iterfind(".//draw:page", NAMESPACES)
         ]
-    return {"pages": pages, "application": (re.findall("[A-Za-z]+", _text(generator)) or [""])[0]}
-
-
-def _root(xml: bytes) -> ElementTree.Element:
-    if b"<!DOCTYPE" in xml:  # only for entities, which can expand to gigabytes
-        raise InvalidDocument("has a document type")
-    return ElementTree.fromstring(xml)
+    return {"pages": pages, "application": _text(generator).partition("/")[0]}
 
 
 def _name(name: str) -> str:
     """Return the name of a tag or an attribute, such as "draw:name", with its namespace in full."""
     prefix, _, local = name.partition(":")
     return f"{{{NAMESPACES[prefix]}}}{local}"
-
-
-def _styles(root: ElementTree.Element) -> list[ElementTree.Element]:
-    return root.findall(".//style:style[@style:family='graphic']", NAMESPACES)
 
 
 def _text(element: ElementTree.Element | None) -> str:
@@ -68,7 +60,7 @@ def _text(element: ElementTree.Element | None) -> str:
 def _shape(element: ElementTree.Element, styles: Styles) -> dict[str, Any]:
     box = [_inches(element.get(_name(f"svg:{side}"), "")) for side in ("x", "y", "width", "height")]
     return {
-        "kind": element.tag.rpartition("}")[2].replace("circle", "ellipse"),  # which LibreOffice writes if it is round
+        "kind": element.tag.rpartition("}")[2],
         "text": "\n".join(_text(each) for each in element.iterfind(".//text:p", NAMESPACES)),
         "fill": _fill(element.get(_name("draw:style-name"), ""), styles),
         "box": box,

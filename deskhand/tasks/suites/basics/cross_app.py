@@ -20,9 +20,7 @@ from deskhand.tasks.task import ExampleEndStates, Task
 NOTE = "Documents/note.txt"
 
 
-async def open_beside(
-    scenario: HdScenario, desktop: StageableDesktop, title: str, text: str = "", *keys: str
-) -> None:
+async def open_beside(scenario: HdScenario, desktop: StageableDesktop, title: str, text: str = "", *keys: str) -> None:
     """Stage a scenario, whose window has `title`, with a note next to it. `keys` are pressed in the window before."""
     await scenario.setup(desktop)
     if keys:

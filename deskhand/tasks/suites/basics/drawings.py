@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from deskhand.actions.ops import Op, Type
@@ -11,7 +11,7 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.cross_app import NOTE, note, open_beside
+from deskhand.tasks.suites.basics.cross_app import note, open_beside
 from deskhand.tasks.suites.basics.hd_screen import Steps, click_at, press
 from deskhand.tasks.suites.basics.office_files import (
     Drawing,
@@ -49,6 +49,8 @@ WHOLE_PX, BESIDE_PX = (260, 193, 63.5), (260, 239, 48.2)
 THUMBNAIL_PX, THUMBNAIL_PITCH_PX = (141, 164), 88
 """The middle of the first page in the panel of pages, and the distance to the next."""
 PAGE_MENU_PX, DUPLICATE_PX, RENAME_PX = (250, 28), (305, 76), (305, 124)
+NAME_PX = (176, 50)
+"""In the dialog Rename Page."""
 FORMAT_MENU_PX, AREA_PX = (198, 28), (216, 440)
 SIZE_FIELDS_PX = ((133, 88), (133, 129), (133, 220), (133, 260))
 """In the dialog Position and Size: X, Y, width and height."""
@@ -82,8 +84,9 @@ class DrawingScenario(OfficeScenario):
         ]
 
     def size(self) -> tuple[float, float]:
-        """Return a width and a height, in inches."""
-        return self.rng.randint(16, 28) / 10, self.rng.randint(12, 22) / 10
+        """Return a width and a height, in inches; never equal, because LibreOffice calls a round ellipse a circle."""
+        height = self.rng.randint(12, 22)
+        return (height + self.rng.randint(3, 6)) / 10, height / 10
 
     def content(self) -> bytes:
         return drawing(self.pages)
@@ -116,9 +119,7 @@ class DrawingScenario(OfficeScenario):
         shapes = same_files(f"the shapes of {self.name}", by_page(found.pages if found else ()), by_page(wanted))
         return [shapes, saved_by_application(found)]
 
-    def edit_task(
-        self, instruction: str, steps: Steps, wanted: Pages, wrong: dict[str, Pages], **fields: Any
-    ) -> Task:
+    def edit_task(self, instruction: str, steps: Steps, wanted: Pages, wrong: dict[str, Pages], **fields: Any) -> Task:
         """Return a task. The saved file must have the pages `wanted`; each of `wrong` is nearly right."""
 
         def end_states() -> ExampleEndStates:
@@ -154,17 +155,18 @@ def choose(page: int) -> list[Op]:
     return [click_at(THUMBNAIL_PX[0], THUMBNAIL_PX[1] + page * THUMBNAIL_PITCH_PX)]
 
 
-def in_dialog(*before: list[Op], title: str, texts: dict[tuple[int, int], object]) -> Steps:
+def in_dialog(*before: list[Op], title: str, texts: Sequence[tuple[tuple[int, int], object]]) -> Steps:
     """Return the steps that open a dialog, and enter texts at places in it."""
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         async for ops in hd_screen.play(desktop, edited(*before)):
             yield ops
         window = await hd_screen.wait_shown(desktop, title)
-        for (x, y), text in texts.items():
+        for (x, y), text in texts:
             yield [click_at(window.x + x, window.y + y), *press("ctrl+a"), Type(f"{text}")]
         yield press("enter")
         await hd_screen.wait_closed(desktop, title)
+        await hd_screen.wait_still(desktop)  # until the window reads keys again
 
     return steps
 
@@ -211,7 +213,7 @@ def fill_shape(scenario: DrawingScenario) -> Task:
     return scenario.edit_task(
         f'In {scenario.name} fill the shape "{shape["text"]}" with the color {name} (hex {code})',
         in_dialog(
-            *(select(shape), [click_at(*FORMAT_MENU_PX)], [click_at(*AREA_PX)]), title="Area", texts={HEX_PX: code}
+            *(select(shape), [click_at(*FORMAT_MENU_PX)], [click_at(*AREA_PX)]), title="Area", texts=[(HEX_PX, code)]
         ),
         scenario.changed(at, fill=f"#{code}"),
         {
@@ -238,7 +240,7 @@ def place_shape(scenario: DrawingScenario) -> Task:
         in_dialog(
             *(select(shape), press("F4")),
             title="Position and Size",
-            texts=dict(zip(SIZE_FIELDS_PX, (x, y, width, height), strict=True)),
+            texts=[*zip(SIZE_FIELDS_PX, (x, y, width, height), strict=True)],
         ),
         scenario.changed(at, box=[x, y, width, height]),
         {
@@ -260,26 +262,17 @@ def copy_page(scenario: DrawingScenario) -> Task:
     index, pages, new = scenario.rng.randrange(2), scenario.pages, scenario.new_name
     copy = (new, pages[index][1])
     wanted: Pages = [*pages[: index + 1], copy, *pages[index + 1 :]]
-
-    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        menu, duplicate, rename = ([click_at(*place)] for place in (PAGE_MENU_PX, DUPLICATE_PX, RENAME_PX))
-        async for ops in hd_screen.play(desktop, edited(choose(index), menu, duplicate, menu, rename)):
-            yield ops
-        await hd_screen.wait_shown(desktop, "Rename Page")
-        yield [*press("ctrl+a"), Type(new)]
-        yield press("enter")
-        await hd_screen.wait_closed(desktop, "Rename Page")
-
+    menu, duplicate, rename = ([click_at(*place)] for place in (PAGE_MENU_PX, DUPLICATE_PX, RENAME_PX))
     return scenario.edit_task(
         f'In {scenario.name} duplicate page {index + 1}, so that the copy comes right after it, name the copy "{new}"',
-        steps,
+        in_dialog(choose(index), menu, duplicate, menu, rename, title="Rename Page", texts=[(NAME_PX, new)]),
         wanted,
         {
             "without a name": [*pages[: index + 1], ("Page 2", copy[1]), *pages[index + 1 :]],
             "of the other page": [*pages[: index + 1], (new, pages[1 - index][1]), *pages[index + 1 :]],
-            "only named": [(new, shapes) if number == index else (name, shapes) for number, (name, shapes) in enumerate(pages)],
+            "only named": [*pages[:index], copy, *pages[index + 1 :]],
         },
-    )  # fmt: skip
+    )
 
 
 @scenario_family(
@@ -349,11 +342,13 @@ def note_to_drawing(scenario: DrawingScenario) -> Task:
 
     swapped = dict(zip(new, reversed(new.values()), strict=True))
     return scenario.edit_task(
-        f"On page 1 of {scenario.name} replace the words in the shapes that note.txt lists by the words after them",
+        f"Replace the words in the shapes on page 1 of {scenario.name} that note.txt lists, each by the word that the "
+        "note gives for it,",
         steps,
         pages_of(new),
         {"swapped": pages_of(swapped), "only two": pages_of(dict(list(new.items())[:2]))},
         clauses=clauses,
+        metadata={"file": scenario.path, "note": [tuple(line.split(": ")) for line in text.splitlines()]},
         # half of the screen has no room for the sidebar
         setup=lambda desktop: open_beside(scenario, desktop, scenario.name, text, "ctrl+f5"),
         max_steps=20,
