@@ -68,13 +68,13 @@ def draw_fill(task: Task) -> Ways:
     typed = [act for place, value in fields for act in (click("Area", *place), "ctrl+a", types(str(value)))]
     nth = 1 + 2 * list(NEW_COLORS).index(name)
     picked = click("Area", SECOND_ROW_PX[0] + nth * COLOR_PITCH_PX, SECOND_ROW_PX[1])
-    opened: list[Act] = [*menu("Format", "Area"), wait("Area")]
-    context: list[Act] = [on(shape), on(shape, CONTEXT), label(".*menu.*", "Area"), wait("Area")]
+    opened: list[Act] = [*menu("Format", "Area..."), wait("Area")]
+    context: list[Act] = [on(shape), on(shape, CONTEXT), label(".*menu.*", "Area..."), wait("Area")]
     done: list[Act] = [click("Area", *AREA_OK_PX), gone("Area"), *BY_KEYS]
     return {
         "picked in the palette": [on(shape), *opened, picked, *done],
         "typed as red, green and blue": [on(shape), *opened, *typed, "Tab", *done],
-        "by Tab": [*by_tab(found, shape), *opened, picked, "Return", gone("Area"), *BY_MENU],
+        "by Tab": [*by_tab(found, shape), *opened, picked, *done[:2], *BY_MENU],
         "the context menu": [*context, picked, *done],
     }
 
@@ -92,25 +92,26 @@ def draw_place(task: Task) -> Ways:
     size, place = SIZE_FIELDS_PX[2:], SIZE_FIELDS_PX[:2]
     return {
         "the Format menu, with the unit": [
-            *(on(shape), *menu("Format", "Position and Size"), *entered(*texts, unit='"'), *BY_KEYS)
+            *(on(shape), *menu("Format", "Position and Size..."), *entered(*texts, unit='"'), *BY_KEYS)
         ],
         "by Tab, the size first": [*(*by_tab(found, shape), "F4", *entered(*size), "F4", *entered(*place), *BY_MENU)],
         "the context menu": [
-            *(on(shape), on(shape, CONTEXT), label(".*menu.*", title), *entered(*size, *place), *BY_KEYS)
+            *(on(shape), on(shape, CONTEXT), label(".*menu.*", f"{title}..."), *entered(*size, *place), *BY_KEYS)
         ],
     }
 
 
 def draw_page(task: Task) -> Ways:
-    number, name = told(task, r'duplicate page (\d), .* name the copy "(.*)" and')
+    number, name = told(task, r'duplicate page (\d), .* name the copy "(.*)",')
     index = int(number) - 1
     named: list[Act] = [wait("Rename Page"), "ctrl+a", types(f"{name}\n"), gone("Rename Page")]
     copied: list[Act] = [thumbnail(index), *menu("Page", "Duplicate Page"), rest]
-    rename = menu("Page", "Rename Page")
+    rename = menu("Page", "Rename Page...")
     return {
-        "the context menu": [
-            *(thumbnail(index, CONTEXT), label(".*menu.*", "Duplicate Page"), rest),
-            *(thumbnail(index + 1, CONTEXT), label(".*menu.*", "Rename Page"), *named, *BY_KEYS),
+        "copied and pasted by the context menu": [
+            *(thumbnail(index, CONTEXT), label(".*menu.*", "Copy"), thumbnail(index, CONTEXT)),
+            *(label(".*menu.*", "Paste"), rest),
+            *(thumbnail(index + 1, CONTEXT), label(".*menu.*", "Rename Page..."), *named, *BY_KEYS),
         ],
         "another name first": [
             *(*copied, *rename, wait("Rename Page"), types("Copy\n"), gone("Rename Page"), *rename, *named, *BY_MENU)
@@ -147,8 +148,8 @@ def note_to_drawing(task: Task) -> Ways:
             for act in (at(shape, share, count), rest, *acts, types(words[shape["text"]]), "Escape Escape", rest)
         ]
 
-    first, *_ = found
-    replaced = [act for old, new in words.items() for act in ("ctrl+h", *replace_all(old, new), rest)]
+    find, first = menu("Edit", "Find and Replace..."), found[0]
+    replaced = [act for old, new in words.items() for act in (*find, *replace_all(old, new), rest)]
     return {
         "a double click on each": [*each("ctrl+a", share=0.5, count=2), *BY_MENU],
         "letter by letter": [*each("F2 ctrl+End", *["BackSpace"] * 9), *BY_KEYS],

@@ -129,7 +129,7 @@ class DrawingScenario(OfficeScenario):
 
         defaults: dict[str, Any] = {"clauses": lambda desktop: self.same_pages(desktop, wanted)}
         return self.office_task(
-            f"{instruction} and save it",
+            f"{instruction} and save the drawing",
             steps=steps,
             forged=lambda: drawing(wanted),
             example_end_states=end_states,
@@ -264,7 +264,7 @@ def copy_page(scenario: DrawingScenario) -> Task:
     wanted: Pages = [*pages[: index + 1], copy, *pages[index + 1 :]]
     menu, duplicate, rename = ([click_at(*place)] for place in (PAGE_MENU_PX, DUPLICATE_PX, RENAME_PX))
     return scenario.edit_task(
-        f'In {scenario.name} duplicate page {index + 1}, so that the copy comes right after it, name the copy "{new}"',
+        f'In {scenario.name} duplicate page {index + 1}, so that the copy comes right after it, name the copy "{new}",',
         in_dialog(choose(index), menu, duplicate, menu, rename, title="Rename Page", texts=[(NAME_PX, new)]),
         wanted,
         {
