@@ -45,7 +45,7 @@ NEW_COLORS = {
 CELLS_IN = tuple(itertools.product((0.4, 3.6, 6.8), (0.4, 3.4)))
 """The upper left corners of places for shapes of at most 2.8 by 2.2 inches."""
 WHOLE_PX, BESIDE_PX = (260, 193, 63.5), (260, 239, 48.2)
-"""On the screen: the upper left corner of the page, and pixels per inch; alone, and beside a note."""
+"""On the screen: the upper left corner of the page, and pixels per inch; alone, and next to a note."""
 THUMBNAIL_PX, THUMBNAIL_PITCH_PX = (141, 164), 88
 """The middle of the first page in the panel of pages, and the distance to the next."""
 PAGE_MENU_PX, DUPLICATE_PX, RENAME_PX = (250, 28), (305, 76), (305, 124)
