@@ -8,6 +8,7 @@ from __future__ import annotations
 from benchmarks.ways import (
     archives,
     code_editor,
+    drawings,
     large_screens,
     office,
     preferences,
@@ -22,3 +23,4 @@ from benchmarks.ways import (
 
 WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
 WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS | preferences.WAYS | slides.WAYS
+WAYS |= drawings.WAYS

@@ -121,14 +121,14 @@ def test_an_application_without_its_component_is_not_installed(tmp_path):
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "swriter").touch()
     assert profile.installed
-    components = [PROFILES[name].component for name in ("calc", "writer", "impress", "vlc")]
+    components = [PROFILES[name].component for name in ("calc", "writer", "impress", "draw", "vlc")]
     assert all(components)
-    assert len(set(components)) == 4
+    assert len(set(components)) == 5
 
 
 def test_profiles_resolve_by_name_and_group_without_duplicates():
     names = [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])]
-    assert names == ["calc", "writer", "impress", "chromium"]
+    assert names == ["calc", "writer", "impress", "draw", "chromium"]
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"unknown application 'word'; use one of .*writer"):
         catalog.resolve_profiles(["calc", "word"])
@@ -155,7 +155,7 @@ def test_install_lists_the_packages_and_needs_root(monkeypatch, capsys):
     monkeypatch.setattr(install, "missing", lambda packages: packages)
     app(["desktop", "install", "office", "--dry-run"], result_action="return_value")
     said = capsys.readouterr().out
-    for package in ("libreoffice-calc", "libreoffice-writer", "libreoffice-impress", "libreoffice-gtk3"):
+    for package in ("libreoffice-calc", "libreoffice-writer", "libreoffice-draw", "libreoffice-gtk3"):
         assert package in said
     assert "as root:   apt-get install -y --no-install-recommends libreoffice-calc" in said
     monkeypatch.setattr(os, "getuid", lambda: 1000)

@@ -29,7 +29,7 @@ LIVE_SEEDS = [seed_for(split, index) for split in ("train", "test") for index in
 WIDE_PX = 1280
 EVERY_APPLICATION = (
     "sheet_sort", "text_table", "page_form", "picture_scale", "note_to_sheet", "shell_collect", "shell_process",
-    "code_function", "archive_add", "view_delete", "paper_price", "settings_player", "slide_move",
+    "code_function", "archive_add", "view_delete", "paper_price", "settings_player", "slide_move", "draw_page",
 )  # fmt: skip
 """Of the families on the wide screen those that are played at any size of the tests, on one variant each."""
 everywhere = pytest.mark.parametrize("name", sorted(FAMILIES))

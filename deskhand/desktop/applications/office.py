@@ -33,17 +33,17 @@ _OPEN_XML = "application/vnd.openxmlformats-officedocument"
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
 
 
-def _office(name: str, summary: str, kind: str, *mime_types: str) -> Profile:
+def _office(name: str, summary: str, *mime_types: str, needs: tuple[str, ...] = ()) -> Profile:
     return Profile(
         name=name,
         summary=f"{summary} (LibreOffice {name.title()})",
-        packages=(f"libreoffice-{name}", *_SHARED),
+        packages=(f"libreoffice-{name}", *needs, *_SHARED),
         argv=("soffice", "--norestore", "--nologo", f"--{name}"),
         component=f"/usr/lib/libreoffice/program/s{name}",
         window=f"libreoffice-{name}",
         plain_wrappers=_PLAIN,
         environment={"SAL_USE_VCLPLUGIN": "gtk3"},
-        mime_types=(f"{_OPEN_XML}.{kind}", *mime_types),
+        mime_types=mime_types,
         desktop_entry=f"libreoffice-{name}.desktop",
         maximized="libreoffice*",
         groups=("office", "libreoffice"),
@@ -54,17 +54,25 @@ PROFILES = (
     _office(
         "calc",
         "spreadsheet",
-        "spreadsheetml.sheet",
+        f"{_OPEN_XML}.spreadsheetml.sheet",
         f"{_OPEN_DOCUMENT}.spreadsheet",
         "application/vnd.ms-excel",
         "text/csv",
     ),
-    _office("writer", "word processor", "wordprocessingml.document", f"{_OPEN_DOCUMENT}.text", "application/msword"),
+    _office(
+        "writer",
+        "word processor",
+        f"{_OPEN_XML}.wordprocessingml.document",
+        f"{_OPEN_DOCUMENT}.text",
+        "application/msword",
+    ),
     _office(
         "impress",
         "presentations",
-        "presentationml.presentation",
+        f"{_OPEN_XML}.presentationml.presentation",
         f"{_OPEN_DOCUMENT}.presentation",
         "application/vnd.ms-powerpoint",
     ),
+    # It aborts at the start without a panel of its sidebar, which Debian 12 has in Impress's package.
+    _office("draw", "drawings", f"{_OPEN_DOCUMENT}.graphics", needs=("libreoffice-impress",)),
 )

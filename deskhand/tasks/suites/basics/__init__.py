@@ -12,6 +12,7 @@ from deskhand.tasks.suites.basics import (
     code_editor,
     cross_app,
     dialogs,
+    drawings,
     editors,
     file_manager,
     folders,
@@ -43,7 +44,7 @@ def _families(*modules: ModuleType) -> list[Family]:
 MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
 MODULES += (terminal_answers, code_editor, archives, two_programs, note_errands, three_programs)
-MODULES += (picture_viewer, papers, preferences, slides)
+MODULES += (picture_viewer, papers, preferences, slides, drawings)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (

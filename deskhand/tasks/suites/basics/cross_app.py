@@ -20,9 +20,11 @@ from deskhand.tasks.task import ExampleEndStates, Task
 NOTE = "Documents/note.txt"
 
 
-async def open_beside(scenario: HdScenario, desktop: StageableDesktop, title: str, text: str = "") -> None:
-    """Stage a scenario, whose window has `title`, with a note next to it."""
+async def open_beside(scenario: HdScenario, desktop: StageableDesktop, title: str, text: str = "", *keys: str) -> None:
+    """Stage a scenario, whose window has `title`, with a note next to it. `keys` are pressed in the window before."""
     await scenario.setup(desktop)
+    if keys:
+        await desktop.perform(press(*keys), action_id="before the note")
     await desktop.push(NOTE, text.encode())
     await desktop.launch(["mousepad", NOTE])
     (editor,) = await desktop.wait_window("mousepad")

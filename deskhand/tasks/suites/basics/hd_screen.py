@@ -55,8 +55,8 @@ async def wait_still(desktop: StageableDesktop, quiet_s: float = 0.5, timeout_s:
         await asyncio.sleep(0.05)
 
 
-async def wait_responsive(desktop: StageableDesktop) -> None:
-    """Wait until a program that was just started reacts to keys: press Down until the screen changes, then ctrl+home.
+async def wait_responsive(desktop: StageableDesktop, probe: str = "down", back: str = "ctrl+home") -> None:
+    """Wait until a program that was just started reacts to keys: press `probe` until the screen changes, then `back`.
 
     Raises `InfrastructureError` if it does not within 20 s.
     """
@@ -68,9 +68,9 @@ async def wait_responsive(desktop: StageableDesktop) -> None:
         if loop.time() > deadline:
             raise InfrastructureError("the program took no key within 20 s; did it start well?")
         before = (await desktop.observe()).content_hash
-        after = (await desktop.perform(press("down"), action_id=f"probe-down-{loop.time()}")).content_hash
+        after = (await desktop.perform(press(probe), action_id=f"probe-{loop.time()}")).content_hash
         await asyncio.sleep(0.2 if after == before else 0.0)
-    await desktop.perform(press("ctrl+home"), action_id=f"probe-home-{loop.time()}")
+    await desktop.perform(press(back), action_id=f"probe-back-{loop.time()}")
     await wait_still(desktop, 0.3)
 
 

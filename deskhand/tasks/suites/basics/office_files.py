@@ -1,4 +1,4 @@
-"""Spreadsheets, text documents and presentations: written for set-up, read by checks, edited in LibreOffice.
+"""Spreadsheets, text documents, presentations and drawings: written for set-up, read by checks, edited in LibreOffice.
 
 An invalid or oversized file is a wrong answer (None). Guest files are parsed in a subprocess.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import importlib
 import io
+import zipfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal
 
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
-from deskhand.tasks import document_readers
+from deskhand.tasks import document_readers, drawing_reader
 from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.drawing_reader import NAMESPACES
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
@@ -31,6 +34,9 @@ Slides = Sequence[tuple[str, Sequence[str]]]
 """Titles and the lines of their lists."""
 TITLE_AND_CONTENT = 1
 """python-pptx's number of this layout in its default template."""
+ODG = "application/vnd.oasis.opendocument.graphics"
+DRAWING_IN = (10, 6)
+"""Width and height of the pages of drawings, in inches."""
 
 
 def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
@@ -149,11 +155,93 @@ async def read_presentation(data: bytes | None) -> Presentation | None:
     return Presentation(**facts) if facts is not None else None
 
 
+Shape = dict[str, Any]
+"""A shape of a drawing: "kind" ("rect" or "ellipse"), "text", "fill" ("#rrggbb"), and "box": x, y, width and height, in
+inches, which LibreOffice stores exactly if they are tenths."""
+Pages = Sequence[tuple[str, Sequence[Shape]]]
+"""The names of a drawing's pages, and their shapes from the back to the front."""
+
+
+def drawing(pages: Pages, application: str = "Deskhand") -> bytes:
+    """Return an ODG file, with pages of `DRAWING_IN`, that names this application as the one that saved it."""
+    fills = sorted({shape["fill"] for _, shapes in pages for shape in shapes})
+    spaces = " ".join(f'xmlns:{prefix}="{name}"' for prefix, name in NAMESPACES.items())
+    look = 'draw:fill="solid" draw:textarea-vertical-align="middle" draw:auto-grow-height="false"'
+    automatic = "".join(
+        f'<style:style style:name="g{fill[1:]}" style:family="graphic" style:parent-style-name="standard">'
+        f'<style:graphic-properties {look} draw:fill-color="{fill}"/></style:style>'
+        for fill in fills
+    )
+    automatic += (
+        '<style:style style:name="T" style:family="paragraph"><style:paragraph-properties fo:text-align="center"/>'
+        '<style:text-properties fo:font-size="18pt"/></style:style>'
+    )
+    drawn = "".join(
+        f'<draw:page draw:name="{escape(name)}" draw:master-page-name="Default">{"".join(map(_drawn, shapes))}'
+        "</draw:page>"
+        for name, shapes in pages
+    )
+    width, height = DRAWING_IN
+    layout = (
+        '<office:styles><style:style style:name="standard" style:family="graphic"/></office:styles>'
+        '<office:automatic-styles><style:page-layout style:name="P"><style:page-layout-properties fo:margin="0.2in" '
+        f'fo:page-width="{width}in" fo:page-height="{height}in" style:print-orientation="landscape"/>'
+        '</style:page-layout></office:automatic-styles><office:master-styles><style:master-page style:name="Default" '
+        'style:page-layout-name="P"/></office:master-styles>'
+    )
+    parts = {
+        "content": f"<office:automatic-styles>{automatic}</office:automatic-styles>"
+        f"<office:body><office:drawing>{drawn}</office:drawing></office:body>",
+        "styles": layout,
+        "meta": f"<office:meta><meta:generator>{application}/1</meta:generator></office:meta>",
+    }
+    entry = '<manifest:file-entry manifest:full-path="{}" manifest:media-type="{}"/>'
+    listed = "".join(entry.format(f"{part}.xml", "text/xml") for part in parts)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in {
+            "mimetype": ODG,
+            **{
+                f"{part}.xml": f'<?xml version="1.0" encoding="UTF-8"?><office:document-{part} {spaces} '
+                f'office:version="1.3">{text}</office:document-{part}>'
+                for part, text in parts.items()
+            },
+            "META-INF/manifest.xml": '<manifest:manifest xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:'
+            f'manifest:1.0" manifest:version="1.3">{entry.format("/", ODG)}{listed}</manifest:manifest>',
+        }.items():
+            archive.writestr(zipfile.ZipInfo(name), text)  # of a fixed date: equal drawings are equal files
+    return buffer.getvalue()
+
+
+def _drawn(shape: Shape) -> str:
+    places = zip(("x", "y", "width", "height"), shape["box"], strict=True)
+    place = " ".join(f'svg:{side}="{length}in"' for side, length in places)
+    text = f"<text:p text:style-name='T'>{escape(shape['text'])}</text:p>"
+    return f'<draw:{shape["kind"]} draw:style-name="g{shape["fill"][1:]}" {place}>{text}</draw:{shape["kind"]}>'
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An ODG file: names of pages and their shapes, as `Shape`s with boxes to 0.01 inches."""
+
+    pages: list[tuple[str, list[Shape]]]
+    application: str
+    """The application that saved the file, as the file names it."""
+
+
+async def read_drawing(data: bytes | None) -> Drawing | None:
+    """Parse an ODG file; None if it is invalid. Raises `EvaluatorError`."""
+    facts = await _facts(drawing_reader.drawing_facts, data)
+    return Drawing([(name, shapes) for name, shapes in facts["pages"]], facts["application"]) if facts else None
+
+
 class OfficeScenario(HdScenario):
     """One document, open in LibreOffice."""
 
     path: str
-    program: Literal["calc", "writer", "impress"]
+    program: Literal["calc", "writer", "impress", "draw"]
+    probe = ("down", "ctrl+home")
+    """Keys that change the screen and change it back, by which set-up finds out that the program reads keys."""
 
     @property
     def name(self) -> str:
@@ -167,7 +255,7 @@ class OfficeScenario(HdScenario):
         await desktop.push(self.path, self.content())
         await desktop.launch(["soffice", "--norestore", "--nologo", f"--{self.program}", self.path])
         await desktop.wait_window(self.name, timeout_s=hd_screen.WINDOW_TIMEOUT_S)
-        await hd_screen.wait_responsive(desktop)
+        await hd_screen.wait_responsive(desktop, *self.probe)
 
     def office_task(
         self, instruction: str, clauses: Clauses, steps: Steps, forged: Callable[[], bytes], **fields: Any
@@ -178,7 +266,7 @@ class OfficeScenario(HdScenario):
         return self.build_task(instruction, clauses=clauses, oracle=oracle, **(defaults | fields))
 
 
-def saved_by_application(document: Workbook | TextDocument | Presentation | None) -> Finding:
+def saved_by_application(document: Workbook | TextDocument | Presentation | Drawing | None) -> Finding:
     """Return the clause that LibreOffice saved the file; set-up's file and forged ones name another application."""
     return clause("the application that saved the file", document.application if document else None, "LibreOffice")
 

@@ -22,11 +22,15 @@ CANNOT = "it cannot be done"
 
 
 async def read_tree(desktop: StageableDesktop, files: FileContents) -> dict[str, bytes | None]:
-    """Return the files of every folder that has one of `files`, by path; None for what is neither file nor folder."""
+    """Return the files of every folder that has one of `files`, by path; None for what is neither file nor folder.
+
+    Files by which LibreOffice locks one of `files` are left out.
+    """
     folders = sorted({str(parent) for path in files for parent in PurePosixPath(path).parents} - {"."})
     found = [(folder, await read_folder(desktop, folder)) for folder in folders]
     every = {f"{folder}/{name}": data for folder, inside in found for name, data in inside.items()}
-    return {path: data for path, data in every.items() if path not in folders}
+    locks = {str(PurePosixPath(path).with_name(f".~lock.{PurePosixPath(path).name}#")) for path in files}
+    return {path: data for path, data in every.items() if path not in folders and path not in locks}
 
 
 def told_task(
