@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from deskhand.actions.ops import Op, Type
@@ -25,7 +25,7 @@ from deskhand.tasks.suites.basics.office_files import (
 from deskhand.tasks.suites.basics.scenario import THEMES, clause, milestone, same_files, scenario_family
 from deskhand.tasks.suites.basics.slides import edited
 from deskhand.tasks.suites.basics.told_ends import told_task
-from deskhand.tasks.task import ExampleEndStates, Task
+from deskhand.tasks.task import ExampleEndStates, FileContents, Task
 
 FILES = ("plan", "map", "poster", "sketch", "scheme", "layout")
 PAGES = ("Ground", "Attic", "Garden", "Summer", "Winter", "North", "South", "Draft")
@@ -75,7 +75,7 @@ class DrawingScenario(OfficeScenario):
         self.new_words = words[10:]
         self.pages: list[tuple[str, list[Shape]]] = [(name, self._shapes(words)) for name in names]
 
-    def _shapes(self, words: list[str]) -> list[Shape]:
+    def _shapes(self, words: Sequence[str]) -> list[Shape]:
         rng, count = self.rng, self.rng.randint(3, 5)
         looks = rng.sample(list(itertools.product(COLORS, FORMS)), count)
         return [
@@ -124,7 +124,7 @@ class DrawingScenario(OfficeScenario):
 
         def end_states() -> ExampleEndStates:
             pages = {"as before": self.pages, **wrong}
-            states = {what: {self.path: drawing(each, "LibreOffice")} for what, each in pages.items()}
+            states: dict[str, FileContents] = {what: {self.path: drawing(each, "LibreOffice")} for what, each in pages.items()}
             return ExampleEndStates(states | {"as text": {self.path: repr(wanted).encode()}})
 
         defaults: dict[str, Any] = {"clauses": lambda desktop: self.same_pages(desktop, wanted)}
@@ -155,11 +155,11 @@ def choose(page: int) -> list[Op]:
     return [click_at(THUMBNAIL_PX[0], THUMBNAIL_PX[1] + page * THUMBNAIL_PITCH_PX)]
 
 
-def in_dialog(*before: list[Op], title: str, texts: Sequence[tuple[tuple[int, int], object]]) -> Steps:
+def in_dialog(*before: Sequence[Op], title: str, texts: Sequence[tuple[tuple[int, int], object]]) -> Steps:
     """Return the steps that open a dialog, and enter texts at places in it."""
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        async for ops in hd_screen.play(desktop, edited(*before)):
+        async for ops in hd_screen.play(desktop, edited(*map(list, before))):
             yield ops
         window = await hd_screen.wait_shown(desktop, title)
         for (x, y), text in texts:
@@ -318,7 +318,7 @@ def note_to_drawing(scenario: DrawingScenario) -> Task:
     new = dict(zip(scenario.rng.sample(range(count), 3), scenario.new_words, strict=False))
     text = "".join(f"{look_of(scenario.shape((0, number)))}: {word}\n" for number, word in new.items())
 
-    def pages_of(words: dict[int, str]) -> Pages:
+    def pages_of(words: Mapping[int, str]) -> Pages:
         name, shapes = scenario.pages[0]
         told = [each | {"text": words.get(number, each["text"])} for number, each in enumerate(shapes)]
         return [(name, told), scenario.pages[1]]
