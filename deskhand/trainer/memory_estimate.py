@@ -251,9 +251,7 @@ def _micro_batch_terms(
         yield MemoryTerm("unpacking", lm.largest_packable * made.size, "one dequantized 4-bit matrix")
 
 
-def _weight_terms(
-    made: _Traced, policy: PolicyConfig, trainer: TrainerConfig, *, cuda: bool
-) -> Iterator[MemoryTerm]:
+def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig, *, cuda: bool) -> Iterator[MemoryTerm]:
     """Trained half-precision weights have float32 masters, gradients and moments."""
     adapter, trained, weights, size, lm = policy.lora, made.trained, made.weights, made.size, made.lm
     wide, eight = max(4, size), trainer.optimizer == "adamw_8bit"

@@ -57,9 +57,7 @@ class OffloadedAdamW(torch.optim.AdamW):
         settings: Further arguments of `torch.optim.AdamW`.
     """
 
-    def __init__(
-        self, parameters: list[dict[str, Any]], holders: Mapping[Tensor, Tensor], **settings: Any
-    ) -> None:
+    def __init__(self, parameters: list[dict[str, Any]], holders: Mapping[Tensor, Tensor], **settings: Any) -> None:
         super().__init__(parameters, **settings)
         self._holders = dict(holders)
 

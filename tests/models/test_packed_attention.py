@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import random_models
 import torch
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from deskhand.models import packed_attention
@@ -50,7 +50,9 @@ LENGTHS = (7, 0, 11, 11, 5)
 BOUNDS = (0, 7, 7, 18, 29, 34)
 
 
-def by_torch(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False):
+def by_torch(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+):
     """What torch documents of `varlen_attn`, one row after another: [tokens, heads, head] in and out."""
     assert (cu_seq_q.dtype, cu_seq_k.dtype) == (torch.int32, torch.int32)
     lengths_q, lengths_k = cu_seq_q.diff().tolist(), cu_seq_k.diff().tolist()

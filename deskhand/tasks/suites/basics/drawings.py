@@ -124,8 +124,10 @@ class DrawingScenario(OfficeScenario):
 
         def end_states() -> ExampleEndStates:
             pages = {"as before": self.pages, **wrong}
-            states: dict[str, FileContents] = {what: {self.path: drawing(each, "LibreOffice")} for what, each in pages.items()}
-            return ExampleEndStates(states | {"as text": {self.path: repr(wanted).encode()}})
+            states: dict[str, FileContents] = {"as text": {self.path: repr(wanted).encode()}}
+            for what, each in pages.items():
+                states[what] = {self.path: drawing(each, "LibreOffice")}
+            return ExampleEndStates(states)
 
         defaults: dict[str, Any] = {"clauses": lambda desktop: self.same_pages(desktop, wanted)}
         return self.office_task(
