@@ -70,12 +70,12 @@ class DrawingScenario(OfficeScenario):
         rng = self.rng
         self.path = f"Documents/{rng.choice(FILES)}.odg"
         self.theme = rng.choice(THEMES)
-        words = rng.sample(WORDS, len(WORDS))
+        words: list[str] = rng.sample(WORDS, len(WORDS))
         *names, self.new_name = rng.sample(PAGES, 3)
         self.new_words = words[10:]
         self.pages: list[tuple[str, list[Shape]]] = [(name, self._shapes(words)) for name in names]
 
-    def _shapes(self, words: Sequence[str]) -> list[Shape]:
+    def _shapes(self, words: list[str]) -> list[Shape]:
         rng, count = self.rng, self.rng.randint(3, 5)
         looks = rng.sample(list(itertools.product(COLORS, FORMS)), count)
         return [
