@@ -19,7 +19,7 @@ from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec, Window
 from deskhand.desktop.local import guest_user, isolation
 from deskhand.desktop.local.theme import get_theme, home_files
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, GuestFailure
 
 SMALL = DesktopSpec("plain", 1280, 720)
 STILL_S = 1.0
@@ -31,9 +31,15 @@ def needs(name: str):
 
 
 async def open_application(desktop, argv: list[str], window: str) -> list[Window]:
-    """The windows once the screen has not changed for a while; the application's is the first."""
-    await desktop.launch(argv)
-    (opened,) = await desktop.wait_window(window, timeout_s=60.0)
+    """The windows once the screen has not changed for a while; the application's is the first.
+
+    If the application crashes, the error has the end of its output.
+    """
+    await desktop.launch(["sh", "-c", 'exec "$0" "$@" 2>.errors', *argv])
+    try:
+        (opened,) = await desktop.wait_window(window, timeout_s=60.0)
+    except GuestFailure as failure:
+        raise AssertionError((desktop._session.home.root / ".errors").read_text()[-3000:]) from failure
     last, quiet, waited = "", 0.0, 0.0
     while quiet < STILL_S:
         frame = await desktop.observe()
