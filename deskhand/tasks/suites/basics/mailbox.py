@@ -175,7 +175,9 @@ class MailScenario(HdScenario):
             elif folder not in skipped:
                 for name, data in (await read_folder(desktop, f"Mail/{folder}")).items():
                     if not name.startswith("."):
-                        key = f"{folder}/{names.get(data or b'', name)}"
+                        key = (
+                            f"{folder}/{names[data]}" if name.isdigit() and data in names else f"{folder}: file {name}"
+                        )
                         shown[key] = shown.get(key, 0) + 1
         return same_files("the mails", shown, expected)
 
