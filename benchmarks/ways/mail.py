@@ -205,7 +205,7 @@ def mail_reply(task: Task) -> Ways:
         ],
         "above the quote": [
             *(on(number), "ctrl+r", wait(COMPOSE), click(COMPOSE, *BODY_PX), "ctrl+Home", types(f"{text}\n")),
-            *(*menu("Message", "Send later"), gone(COMPOSE), rest),
+            *(label(".*menu.*", "Message", -1), label("menu.item", "Send later"), gone(COMPOSE), rest),
         ],
     }
 

@@ -112,6 +112,7 @@ class MailScenario(HdScenario):
         rng.shuffle(senders)
         self.addresses = {name: f"{'.'.join(name.split()).lower()}@{rng.choice(DOMAINS)}" for name in senders}
         self.mails = {number: self._mail(name) for number, name in enumerate(senders, 1)}
+        self.contents = {number: mail.content(number) for number, mail in self.mails.items()}
         ((self.x, self.y),) = scatter(rng, [self.size], self.width, self.height)
 
     def _mail(self, name: str) -> Mail:
@@ -146,7 +147,7 @@ class MailScenario(HdScenario):
         for folder, numbers in (folders or self.start).items():
             for place, number in enumerate(numbers, 1):
                 name = number if folder == "inbox" else place
-                found[f"Mail/{folder}/{name}"] = self.mails[number].content(number)
+                found[f"Mail/{folder}/{name}"] = self.contents[number]
         return found
 
     async def setup(self, desktop: StageableDesktop) -> None:
@@ -164,10 +165,8 @@ class MailScenario(HdScenario):
 
     async def found(self, desktop: StageableDesktop, wanted: Folders, *skipped: str) -> Finding:
         """Return the clause that exactly these mails are in these folders, and no other folder is there."""
-        names = {mail.content(number): f"{mail.subject} ({mail.sender})" for number, mail in self.mails.items()}
-        expected = {
-            f"{folder}/{names[self.mails[each].content(each)]}": 1 for folder in wanted for each in wanted[folder]
-        }
+        names = {self.contents[number]: f"{mail.subject} ({mail.sender})" for number, mail in self.mails.items()}
+        expected = {f"{folder}/{names[self.contents[each]]}": 1 for folder in wanted for each in wanted[folder]}
         shown: dict[str, Any] = {}
         for folder in await list_folder(desktop, "Mail"):
             if folder not in wanted and not folder.startswith("."):
@@ -175,9 +174,8 @@ class MailScenario(HdScenario):
             elif folder not in skipped:
                 for name, data in (await read_folder(desktop, f"Mail/{folder}")).items():
                     if not name.startswith("."):
-                        key = (
-                            f"{folder}/{names[data]}" if name.isdigit() and data in names else f"{folder}: file {name}"
-                        )
+                        is_mail = name.isdigit() and data in names
+                        key = f"{folder}/{names[data]}" if is_mail else f"{folder}: file {name}"
                         shown[key] = shown.get(key, 0) + 1
         return same_files("the mails", shown, expected)
 
