@@ -28,7 +28,8 @@ def mail_facts(data: bytes) -> dict[str, Any]:
         message = email.message_from_bytes(data, policy=email.policy.compat32)
         found = getaddresses([str(text) for name in _RECIPIENTS for text in message.get_all(name, [])])
         parts = [part for part in message.walk() if not part.is_multipart()]
-        text = (parts[0].get_payload(decode=True) or b"").decode("utf-8", errors="replace") if parts else ""
+        payload = parts[0].get_payload(decode=True) if parts else b""
+        text = payload.decode("utf-8", errors="replace") if isinstance(payload, bytes) else ""
         return {
             "to": sorted({address.lower() for _, address in found}),
             "subject": str(message.get("subject", "")),

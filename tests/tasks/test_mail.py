@@ -109,7 +109,7 @@ async def test_only_mails_count_and_the_files_of_the_program_do_not(name: str, t
         "too many": {moved: data, **{f"{folder}/{number}": b"" for number in range(2, MAX_FILES + 3)}},
     }
     for what, files in wrong.items():
-        assert await score(name, 1, right | files, tmp_path) == 0.0, what
+        assert await score(name, 1, {**right, **files}, tmp_path) == 0.0, what
     own = {f"{folder}/.claws_cache": b"x", f"{folder}/.mh_sequences": b"", MARKS: b"x"}
     assert await score(name, 1, right | own | {f"{folder}/8": data}, tmp_path) == 1.0
 

@@ -104,7 +104,9 @@ class MailScenario(HdScenario):
         self.namesake = f"{firsts[0]} {lasts[7]}"
         self.subject, *self.new_subjects = subjects
         self.fact = rng.choice(list(FACTS))
-        self.facts = dict(zip((self.person, self.namesake, *others), rng.sample(range(100, 999), 6), strict=True))
+        self.facts: dict[str, int] = dict(
+            zip((self.person, self.namesake, *others), rng.sample(range(100, 999), 6), strict=True)
+        )
         self.attached = rng.choice(ATTACHED)
         self.new_text = rng.choice(TEXTS)
         *self.folders, self.new_folder = rng.sample(FOLDERS, 4)
@@ -174,8 +176,8 @@ class MailScenario(HdScenario):
             elif folder not in skipped:
                 for name, data in (await read_folder(desktop, f"Mail/{folder}")).items():
                     if not name.startswith("."):
-                        is_mail = name.isdigit() and data in names
-                        key = f"{folder}/{names[data]}" if is_mail else f"{folder}: file {name}"
+                        known = names.get(data or b"") if name.isdigit() else None
+                        key = f"{folder}: file {name}" if known is None else f"{folder}/{known}"
                         shown[key] = shown.get(key, 0) + 1
         return same_files("the mails", shown, expected)
 
