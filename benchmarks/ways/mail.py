@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from benchmarks.ways.office import answer_of
 from benchmarks.ways.person import Act, Ways, click, drop, gone, label, menu, rest, told, types, wait
 from benchmarks.ways.questions import says
-from benchmarks.ways.viewers import written
+from benchmarks.ways.viewers import TEXT, written
 from deskhand.actions.ops import Button
 from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.suites.basics.cross_app import NOTE
 from deskhand.tasks.suites.basics.mailbox import (
     BODY_PX,
     MAIL_PX,
@@ -213,10 +215,12 @@ def mail_reply(task: Task) -> Ways:
 def mail_to_note(task: Task) -> Ways:
     scenario = mails(task)
     looked = [act for each in scenario.mails for act in (on(each), rest)]
-    anew, behind, line_more = written(task)
+    anew, _, line_more = written(task)
+    numbers = [line.rpartition(" ")[2] for line in answer_of(task, NOTE).splitlines()]
+    behind = [act for number in numbers for act in ("End", types(f" {number}"), "Down")]
     return {
         "written anew": [*looked, *anew],
-        "saved by the menu": [*looked[::-1], *behind],
+        "saved by the menu": [*looked[::-1], TEXT, "ctrl+Home", *behind, "alt+f s", rest],
         "with a new line": [*looked, *line_more],
     }
 
