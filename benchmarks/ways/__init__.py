@@ -10,6 +10,7 @@ from benchmarks.ways import (
     code_editor,
     drawings,
     large_screens,
+    mail,
     office,
     preferences,
     questions,
@@ -23,4 +24,4 @@ from benchmarks.ways import (
 
 WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | questions.WAYS | code_editor.WAYS | archives.WAYS
 WAYS |= two_programs.WAYS | several_programs.WAYS | viewers.WAYS | web_sites.WAYS | preferences.WAYS | slides.WAYS
-WAYS |= drawings.WAYS
+WAYS |= drawings.WAYS | mail.WAYS

@@ -30,6 +30,7 @@ WIDE_PX = 1280
 EVERY_APPLICATION = (
     "sheet_sort", "text_table", "page_form", "picture_scale", "note_to_sheet", "shell_collect", "shell_process",
     "code_function", "archive_add", "view_delete", "paper_price", "settings_player", "slide_move", "draw_page",
+    "mail_folder",
 )  # fmt: skip
 """Of the families on the wide screen those that are played at any size of the tests, on one variant each."""
 everywhere = pytest.mark.parametrize("name", sorted(FAMILIES))

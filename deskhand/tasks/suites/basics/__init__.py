@@ -17,6 +17,7 @@ from deskhand.tasks.suites.basics import (
     file_manager,
     folders,
     forms,
+    mail,
     note_errands,
     papers,
     picture_viewer,
@@ -44,7 +45,7 @@ def _families(*modules: ModuleType) -> list[Family]:
 MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
 MODULES += (terminal_answers, code_editor, archives, two_programs, note_errands, three_programs)
-MODULES += (picture_viewer, papers, preferences, slides, drawings)
+MODULES += (picture_viewer, papers, preferences, slides, drawings, mail)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (

@@ -5,7 +5,7 @@ Used by the families that ask a question, and by those whose instruction cannot 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -43,23 +43,27 @@ def told_task(
     wrong_answers: Sequence[str] = (),
     follows: Mapping[str, tuple[str, ...]] | None = None,
     max_steps: int = 10,
+    unchanged: Callable[[StageableDesktop], Awaitable[Finding]] | None = None,
     **fields: Any,
 ) -> Task:
     """Return a task that ends in `answer`; None: that it cannot be done. `files` (by path) must stay as they are.
 
-    `steps` are what the oracle does before; `wrong_answers` are nearly right ones, for the tests.
+    `steps` are what the oracle does before; `wrong_answers` are nearly right ones, for the tests. `unchanged` is the
+    clause on the files, for a program that keeps its own files among them.
     """
 
-    async def unchanged(desktop: StageableDesktop) -> Finding:
+    async def same(desktop: StageableDesktop) -> Finding:
+        if unchanged is not None:
+            return await unchanged(desktop)
         return same_files("the files", await read_tree(desktop, files), files)
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         if answer is None:
             return [Finding("the end", 0.0, "not declared infeasible", "infeasible")]
-        return [await unchanged(desktop)]
+        return [await same(desktop)]
 
     async def infeasible_check(desktop: StageableDesktop) -> CheckResult:
-        return combine_clauses(await unchanged(desktop))
+        return combine_clauses(await same(desktop))
 
     async def unsolved(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(0.0, "no answer was given")
