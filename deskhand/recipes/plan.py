@@ -59,10 +59,10 @@ MAX_OPTION = 1e6
 """Maximum value of numeric options."""
 PROGRAM_BYTES = 500 << 20
 """Resident memory of `deskhand train` before its first step, without weights and caches: Python, torch, transformers,
-endpoints, desktops. 548 MiB were measured with them on an AMD EPYC."""
+endpoints, desktops. Read from /proc/PID/status, which said 548 MiB with weights and caches."""
 CPU_SLACK = 0.10
-"""Memory of a process on a CPU that the C library keeps although it is free, as a fraction of all tensors. Measured as
-the peaks of whole runs in excess of the other terms (docs/training.md)."""
+"""Allowance for memory of a process on a CPU that the C library keeps although it is free, as a fraction of all
+tensors. Peaks of whole runs are compared with the sum in docs/training.md."""
 MIN_CHECKED_BYTES = 200_000_000
 """Weights from which a run on a CPU is checked; smaller ones fit anywhere."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from deskhand.config.trainer import TrainerConfig
 from deskhand.errors import ConfigError
 from deskhand.recipes.health_rules import LENGTH, NUM_EPISODES, NUM_REPLIES
-from deskhand.trainer.memory_estimate import MIB, MemoryEstimate, Workload
+from deskhand.trainer.memory_estimate import MIB, MemoryEstimate, MemoryLocation, Workload
 from deskhand.trainer.rollout_estimate import ACTION_S, SETUP_S, RolloutEstimate
 from deskhand.trainer.throughput_estimate import ThroughputEstimate
 
@@ -66,7 +66,7 @@ class RunMeasurements:
             raise ConfigError("this run has no finished training step yet; estimate its config, or wait for a step")
         names = ("memory/peak_mib_total", "memory/device_peak_mib")
         peaks = {name: max(step[name] for step in metrics if name in step) for name in names if name in metrics[-1]}
-        # A resumed run measures anew: the first step of a process also starts the desktops.
+        # The first step of a process, from which the time elapsed counts, also starts the desktops.
         steps = [step for before, step in pairwise(metrics) if _follows(step, before)]
         steps = steps or [metrics[-1]]
         number = len(steps)
@@ -147,26 +147,26 @@ class RunMeasurements:
         yield Comparison("sampled while decoding", "tokens/s", estimated, counted / max(decoding_s, 1e-9))
 
     def _memory(self, memory: MemoryEstimate) -> Iterator[Comparison]:
-        device = self.peaks.get("memory/device_peak_mib")
-        process: str = "device"
-        if device is not None:
+        place: MemoryLocation = "device"  # on a CPU, that of the process
+        if (tensors := self.peaks.get("memory/device_peak_mib")) is not None:
             outside = sum(term.bytes for term in memory.terms if term.place == "device" and term.name in NOT_TENSORS)
-            yield Comparison("peak of the GPU's tensors", "MiB", (memory.total() - outside) / MIB, device)
-            process = "host"
+            yield Comparison("peak of the GPU's tensors", "MiB", (memory.total() - outside) / MIB, tensors)
+            place = "host"
         if (peak := self.peaks.get("memory/peak_mib_total")) is not None:
-            total = memory.total("host" if process == "host" else "device")
-            yield Comparison("peak of the process", "MiB", total / MIB, peak)
+            yield Comparison("peak of the process", "MiB", memory.total(place) / MIB, peak)
 
 
 def _follows(step: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether both steps are of one process, in which the time elapsed grows."""
     return step.get("time/elapsed", 0.0) > before.get("time/elapsed", 0.0)
 
 
 def _trained(metrics: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> float:
-    """Return the mean number of episodes that a step trains, from the run's counts, which a commit updates: a step's
-    own episodes are in the count of the next one."""
+    """Return the mean number of episodes that a step trains; those that ended, for a run too short to say.
+
+    The count of trained episodes is of the last commit, so that a step's own episodes are in that of a later step.
+    """
     counts = [step.get("episodes/trained", 0) for step in metrics]
-    known = len(counts) - 1
-    if known and counts[-1] > counts[0]:
-        return (counts[-1] - counts[0]) / known
+    if counts[-1] > counts[0]:
+        return (counts[-1] - counts[0]) / (len(counts) - 1)
     return sum(step[NUM_EPISODES] for step in steps) / len(steps)

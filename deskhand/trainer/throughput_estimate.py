@@ -26,8 +26,8 @@ GPU_FLOPS_SHARE = 0.32
 """Fraction of a GPU's peak operations in training, prefill and the vision tower. A decoder layer of Qwen3-VL-4B took
 5.92 ms for 3,072 tokens, forward and backward, on an H200 (`benchmarks.gpu_options`): a bound for a whole step."""
 CPU_FLOPS_SHARE = 0.5
-"""The same for a CPU, as a fraction of the matrix product that `device_of` measures. Steps of the bundled policy took
-0.54 of it, and its vision tower 0.52 to 0.57, in CPU time on an AMD EPYC."""
+"""Fraction of a CPU's peak in these three, that is, of the matrix product that `device_of` measures: about half in
+steps of the bundled policy. The demo's recorded rates are met with it (`tests/trainer/test_rollout_estimate.py`)."""
 BANDWIDTH_SHARE = 0.34
 """Fraction of the memory bandwidth in decoding. A decoding step of Qwen3-VL-4B for 16 sequences of 2,048 tokens took
 8.5 ms as a CUDA graph on an H200 (`benchmarks.gpu_options`). vLLM has not been measured on a GPU."""
