@@ -22,10 +22,9 @@ TOLERANCE = 0.25
 RUNS: dict[str, list[str]] = {
     "grpo, all weights": ["policy.max_tokens_per_mb=1024", "policy.train_vision=true"],
     "grpo, lora": ["policy.lora.rank=16", "policy.max_tokens_per_mb=2048"],
-    "ppo, critic of its own": [
+    "ppo": [
         "trainer.algorithm=ppo",
-        "trainer.critic.backbone=separate",
-        "policy.max_tokens_per_mb=512",
+        "policy.max_tokens_per_mb=1024",
     ],
 }
 SETTINGS = [
