@@ -25,6 +25,7 @@ from deskhand.models.architectures import count_parameters, preprocessing_of, va
 from deskhand.models.load import check_device
 from deskhand.recipes.assemble import judging_desktops, train_concurrency, train_task_factory
 from deskhand.recipes.engine_factory import sends_lora_only
+from deskhand.recipes.run_measurements import Comparison, RunMeasurements
 from deskhand.recipes.suite import load_suite
 from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.store.frames import REMEMBERED_BYTES
@@ -56,8 +57,12 @@ FILE_BYTES_PER_S = 1e9
 """Assumed rate at which weight files are written and read."""
 MAX_OPTION = 1e6
 """Maximum value of numeric options."""
-PROGRAM_BYTES = 430 << 20
-"""Memory of a process that has loaded Python, torch, transformers and the bundled policy: 422 MiB were measured."""
+PROGRAM_BYTES = 500 << 20
+"""Resident memory of `deskhand train` before its first step, without weights and caches: Python, torch, transformers,
+endpoints, desktops. Read from /proc/PID/status, which said 548 MiB with weights and caches."""
+CPU_SLACK = 0.10
+"""Allowance for memory of a process on a CPU that the C library keeps although it is free, as a fraction of all
+tensors. Peaks of whole runs are compared with the sum in docs/training.md."""
 MIN_CHECKED_BYTES = 200_000_000
 """Weights from which a run on a CPU is checked; smaller ones fit anywhere."""
 
@@ -76,6 +81,8 @@ class RunPlan:
     """Whether weights are pushed to a server through files."""
     rollout: RolloutEstimate | None = None
     """None for desktops of other machines, whose times are unknown, and where `speed` is."""
+    compared: tuple[Comparison, ...] = ()
+    """The estimate against a run; memory is that of the longest episodes, rates are those of the run's own."""
 
     def lines(self) -> Iterator[str]:
         work = self.work
@@ -101,6 +108,11 @@ class RunPlan:
         if self.rollout is not None:
             yield from self.rollout.lines()
         yield f"weight sync per step: {self._weight_sync()}"
+        if self.compared:
+            width = max(len(f"{each.name}, {each.unit}") for each in self.compared)
+            yield ""
+            yield f"{'':{width}} {'estimated':>10} {'measured':>10} {'ratio':>7}"
+            yield from (each.line(width) for each in self.compared)
 
     def data(self) -> dict[str, Any]:
         """Return the same as JSON types: memory in bytes, by term."""
@@ -108,6 +120,7 @@ class RunPlan:
         terms = [{"name": term.name, "bytes": term.bytes, "min_bytes": term.min_bytes, "location": term.place,
                   "how": term.how} for term in memory.terms]  # fmt: skip
         rollout = self.rollout and {**asdict(self.rollout), "episodes_per_minute": self.rollout.per_minute}
+        compared = [{**asdict(each), "ratio": each.ratio} for each in self.compared]
         return {
             "device": self.device,
             "workload": asdict(self.work),
@@ -123,6 +136,7 @@ class RunPlan:
             "throughput": asdict(self.speed) if self.speed else None,
             "rollout": rollout,
             "weight_sync": {"mode": memory.published, "bytes": memory.sent, "through_files": self.through_files},
+            "compared": compared,
         }
 
     def _weight_sync(self) -> str:
@@ -132,17 +146,23 @@ class RunPlan:
         text = f"{memory.published}, {memory.sent / 1e9:.3g} GB"
         if not self.through_files:
             return f"{text}, copied in the process"
-        seconds = 2 * memory.sent / FILE_BYTES_PER_S
+        seconds = _sync_s(memory)
         return f"{text}, written to a file and read: {seconds:.2g} s at {FILE_BYTES_PER_S / 1e9:g} GB/s"
+
+
+def _sync_s(memory: MemoryEstimate) -> float:
+    """Return the seconds to write the weights of a step to a file and to read them."""
+    return 2 * memory.sent / FILE_BYTES_PER_S
 
 
 def plan(
     config: Config, *, memory_gib: float | None = None, gpu: str | None = None, screen: tuple[int, int] | None = None,
-    turns: int | None = None, reply_tokens: int | None = None,
+    turns: int | None = None, reply_tokens: int | None = None, measured: RunMeasurements | None = None,
 ) -> RunPlan:  # fmt: skip
     """Estimate a config on this machine's device, or on `gpu` with `memory_gib`. `screen` and `turns` replace the
-    values of the suite's tasks, `reply_tokens` that of the agent. Raises `ConfigError` if the GPU or model is unknown,
-    or a number is out of range."""
+    values of the suite's tasks, `reply_tokens` that of the agent; the means of a `measured` run replace them all in the
+    rates, which are then compared with it. Raises `ConfigError` if the GPU or model is unknown, or a number is out of
+    range."""
     if reply_tokens is not None:
         if not 0 < reply_tokens < MAX_OPTION:
             raise ConfigError(f"--reply-tokens: must be above 0 and below {MAX_OPTION:g}, got {reply_tokens:g}")
@@ -179,19 +199,22 @@ def plan(
         )
     memory = _with_program(_with_teacher(memory, config), cuda)
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
-    speed, rollout = None, None
+    speed, rollout, through_files = None, None, engine.backend != "hf"
+    typical = measured.workload(work, config.trainer) if measured else work
     if device.flops(config.dtype):
         speed = estimate_throughput(
-            values, config.policy, config.trainer, config.dtype, requests, memory, work, device,
+            values, config.policy, config.trainer, config.dtype, requests, memory, typical, device,
             in_process=engine.backend == "hf",
         )  # fmt: skip
         if config.desktop.backend == "local":
             size = train_concurrency(config)
             rollout = estimate_rollout(
-                work, speed, size, num_judging=judging_desktops(config.desktop, size), own_engine=not excluded,
+                typical, speed, size, num_judging=judging_desktops(config.desktop, size), own_engine=not excluded,
                 on_cpu=gpu is None and config.device == "cpu", threads=config.trainer.torch_threads or 1,
+                sync_s=_sync_s(memory) if through_files else 0.0,
             )  # fmt: skip
-    return RunPlan(memory, work, speed, device.name, excluded, engine.backend != "hf", rollout)
+    compared = tuple(measured.compare(memory, typical, speed, rollout)) if measured else ()
+    return RunPlan(memory, work, speed, device.name, excluded, through_files, rollout, compared)
 
 
 def _with_teacher(memory: MemoryEstimate, config: Config) -> MemoryEstimate:
@@ -208,11 +231,15 @@ def _with_teacher(memory: MemoryEstimate, config: Config) -> MemoryEstimate:
 def _with_program(memory: MemoryEstimate, cuda: bool) -> MemoryEstimate:
     """Return the estimate with the memory of the program itself, which on a CPU is that of the device."""
     place: MemoryLocation = "host" if cuda else "device"
-    program = MemoryTerm("program", PROGRAM_BYTES, "Python and libraries", place=place)
     how = "pixels of which the next ones store changes"
-    return replace(
-        memory, terms=(*memory.terms, program, MemoryTerm("recent screenshots", REMEMBERED_BYTES, how, 0.0, place))
-    )
+    more = [
+        MemoryTerm("program", PROGRAM_BYTES, "Python and libraries", place=place),
+        MemoryTerm("recent screenshots", REMEMBERED_BYTES, how, 0.0, place),
+    ]
+    if not cuda:
+        how = f"an allowance of {100 * CPU_SLACK:.0f} % of the tensors, for freed memory that the C library keeps"
+        more.append(MemoryTerm("allocator", CPU_SLACK * memory.total(), how, 0.0))
+    return replace(memory, terms=(*memory.terms, *more))
 
 
 def weight_sync_mode(engine: EngineConfig, lora: LoraConfig | None, family: str) -> WeightSyncMode | None:

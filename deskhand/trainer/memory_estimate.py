@@ -61,6 +61,12 @@ class Workload:
     """Tokens of the longest sequence without the engine's limit; 0 if equal."""
     judge_s: float = 0.0
     """Mean seconds from the end of an agent to the outcome."""
+    played_episodes: float = 0.0
+    """Episodes played per step, with those of groups that are not trained; 0 if equal to `step_episodes`."""
+
+    @property
+    def num_played(self) -> float:
+        return self.played_episodes or self.step_episodes
 
 
 MemoryLocation = Literal["device", "host"]

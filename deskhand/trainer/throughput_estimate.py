@@ -3,7 +3,9 @@
 Used by `recipes.plan`; start with `estimate_throughput`. Training and prefill take two floating-point operations per
 weight and token (Kaplan et al., arXiv:2001.08361, section 2.1) plus attention (linear attention, about 1 %, is left
 out); sampling reads the weights and the cache once per token, and replaces the states of linear attention. Peaks are
-the dense ones of the data sheets. Assumptions are printed with the result.
+the dense ones of the data sheets; the fractions of them were measured (`GPU_FLOPS_SHARE`, `CPU_FLOPS_SHARE`,
+`BANDWIDTH_SHARE`) and are printed with the result. Seconds are those of a device that does nothing else:
+`trainer.rollout_estimate` adds that engine and trainer share it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,15 @@ from deskhand.models import architectures
 from deskhand.trainer.memory_estimate import BYTES, GIB, MemoryEstimate, Workload, numbers_per_token
 from deskhand.trainer.objective_settings import ObjectiveSettings
 
-TRAIN_MFU = 0.35
-"""Assumed fraction of peak operations reached in training, prefill and the vision tower."""
-SAMPLE_BANDWIDTH_SHARE = 0.5
-"""Assumed fraction of the memory bandwidth reached in sampling."""
+GPU_FLOPS_SHARE = 0.32
+"""Fraction of a GPU's peak operations in training, prefill and the vision tower. A decoder layer of Qwen3-VL-4B took
+5.92 ms for 3,072 tokens, forward and backward, on an H200 (`benchmarks.gpu_options`): a bound for a whole step."""
+CPU_FLOPS_SHARE = 0.5
+"""Fraction of a CPU's peak in these three, that is, of the matrix product that `device_of` measures: about half in
+steps of the bundled policy. The demo's recorded rates are met with it (`tests/trainer/test_rollout_estimate.py`)."""
+BANDWIDTH_SHARE = 0.34
+"""Fraction of the memory bandwidth in decoding. A decoding step of Qwen3-VL-4B for 16 sequences of 2,048 tokens took
+8.5 ms as a CUDA graph on an H200 (`benchmarks.gpu_options`). vLLM has not been measured on a GPU."""
 LAUNCH_S = 1.2e-3
 """Time to launch the kernels of one decoder layer in a decoding step of the `hf` engine, one by one: 43.5 ms were
 measured for 36 layers on a machine with an H200 (`benchmarks.gpu_options`)."""
@@ -123,7 +130,7 @@ class ThroughputEstimate:
     sample_tokens_per_s: float
     assumed: str
     prefill_s: float = 0.0
-    """Seconds of the engine's prefill for the episodes of a step, each token once."""
+    """Seconds of the engine's prefill for the episodes that are played during a step, each token once."""
     vision_s: float = 0.0
     """Seconds in which the engine encodes their screenshots, each once."""
     token_s: float = 0.0
@@ -191,9 +198,14 @@ def estimate_throughput(
     whose image features the trainer uses if the tower is frozen."""
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
-    scored = ObjectiveSettings.of(trainer).needs_proximal
+    objective = ObjectiveSettings.of(trainer)
+    has_critic = objective.algorithm.uses_critic
+    scored = objective.needs_proximal + (trainer.kl_loss_coef > 0) + has_critic
     again = done.forward * (trainer.ppo_epochs * policy.gradient_checkpointing + scored)
-    peak = TRAIN_MFU * device.flops(dtype)
+    if has_critic and trainer.critic.backbone == "separate":
+        again += (done.forward * (1 + policy.gradient_checkpointing) + done.backward) * trainer.ppo_epochs
+    share = CPU_FLOPS_SHARE if device.name == "cpu" else GPU_FLOPS_SHARE
+    peak = share * device.flops(dtype)
     tower = 0.0 if in_process and not memory.tower.trained else done.tower
     step_s = ((done.forward + done.backward + tower) * trainer.ppo_epochs + again) / peak
     states = 2 * architectures.state_shapes(values).bytes(BYTES[dtype])
@@ -202,16 +214,17 @@ def estimate_throughput(
     unread = (1 - architectures.expert_share(values)) ** requests  # each request uses experts of its own
     weights -= unread * memory.traced.experts * BYTES[dtype]
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"] * in_process
-    token_s = max((weights + cache) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
+    token_s = max((weights + cache) / (BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
-        f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training and prefill, "
-        f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s"
+        f"{100 * share:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training and prefill, "
+        f"{100 * BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s"
         f"{f' and at least {1e3 * launch:.1f} ms per token' if launch else ''} in sampling, "
         f"{requests} concurrent requests"
     )
     sampled = work.step_episodes * work.turns * work.reply_tokens
-    prefill_s = done.forward * max(0.0, 1 - sampled / tokens) / peak
+    played = work.num_played / work.step_episodes
+    prefill_s = played * done.forward * max(0.0, 1 - sampled / tokens) / peak
     return ThroughputEstimate(
         done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed,
-        prefill_s, done.encoding / peak, token_s,
+        prefill_s, played * done.encoding / peak, token_s,
     )  # fmt: skip
