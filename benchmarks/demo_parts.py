@@ -3,30 +3,40 @@
 Runs steps of the demo without evaluations and prints CPU seconds by program and, for Deskhand's own process, by thread.
 The kernel reports every task that ends (taskstats, Documentation/accounting/taskstats.rst), so programs that live for
 milliseconds count too. The rows are compared with what the kernel charges to the control group of the run (cpuacct), or
-else to the process and its children. Needs root.
+else to the process and its children. Needs root. --programs prints instead what each program of the demo's desktops
+costs at its start, and how much of that a process that was forked when it had loaded would save at most.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import socket
 import sqlite3
+import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local.desktop import LocalDesktop
 
-STEPS = {"smoke": 1, "small": 3, "full": 7}
+SIZES = {
+    "smoke": ("loop.total_steps=1", "loop.groups_per_step=2", "loop.group_size=4", "loop.max_concurrent_episodes=2"),
+    "small": ("loop.total_steps=3",),
+    "full": ("loop.total_steps=7",),
+}
+"""Settings of the run."""
 MIN_SHARE = 0.9
 """Least share of the processor time that the rows must explain."""
 MIN_ROW = 0.004
@@ -35,6 +45,7 @@ REAP_S, MAX_DEPTH = 3.0, 30
 """Seconds in which the processes of a namespace end after its first one, and most ancestors."""
 CPUACCT = Path("/sys/fs/cgroup/cpuacct")
 PROCESS = "deskhand"
+PROGRAMS = ("openbox", "xterm", "galculator")
 _NAMED = (
     "import ctypes, sys, threading; prctl = ctypes.CDLL(None).prctl; started = threading.Thread._bootstrap_inner\n"
     "def named(self): prctl(15, self.name[:15].encode()); started(self)\n"
@@ -133,7 +144,7 @@ def _ended(stats: bytes) -> Ended:
     return Ended(thread, process, parent, name, (user_us + system_us) / 1e6, time.monotonic())
 
 
-def cpu_by_part(ended: Sequence[Ended], root: int) -> Counter[str]:
+def cpu_by_part(ended: Sequence[Ended], root: int) -> dict[str, float]:
     """Return the CPU seconds of the process `root` by thread and of its descendants by program.
 
     A process usually ends before its parent. The first process of a namespace ends before all others, though, and ids
@@ -155,7 +166,7 @@ def cpu_by_part(ended: Sequence[Ended], root: int) -> Counter[str]:
         parent = instance(task.parent, task.at)
         return parent is not None and depth < MAX_DEPTH and is_ours(parent, depth + 1)
 
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for task in ended:
         if task.process == root:
             prefix = next((name for name in _THREADS if task.name.startswith(name)), "")
@@ -180,13 +191,13 @@ def accounted_group() -> Iterator[Path | None]:
         folder.rmdir()
 
 
-def measure(steps: int, settings: Sequence[str]) -> tuple[Counter[str], float, int, float]:
+def measure(settings: Sequence[str]) -> tuple[dict[str, float], float, int, float]:
     """Run the demo; return CPU seconds by part, CPU seconds in all, scored episodes, and episodes per minute."""
     listener = EndedTasks()
     with tempfile.TemporaryDirectory() as folder, accounted_group() as group:
         run_dir = f"{folder}/run"
         words = [sys.executable, "-c", _NAMED, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), run_dir]
-        for value in (f"loop.total_steps={steps}", "evaluation.num_episodes=0", *settings):
+        for value in ("evaluation.num_episodes=0", *settings):
             words += ["--set", value]
         entered = ["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group)] if group else []
         before = os.times()
@@ -206,15 +217,67 @@ def measure(steps: int, settings: Sequence[str]) -> tuple[Counter[str], float, i
     return cpu_by_part(listener.found, process.pid), cpu_s, rows[0], 60 * rows[0] / (rows[2] - rows[1])
 
 
+async def program_starts(repetitions: int) -> None:
+    """Print the CPU milliseconds of `PROGRAM --version` (loading, linking, and what a program does before it connects)
+    and of the program until its window has settled, medians on fresh desktops."""
+    for program in PROGRAMS:
+        version_ms, start_ms, wall_ms = [], [], []
+        for _ in range(repetitions):
+            desktop = LocalDesktop()
+            try:
+                await desktop.reset(DesktopSpec("plain", 320, 256))
+                command = f"for i in 1 2 3 4 5; do {program} --version >/dev/null 2>&1; done; times"
+                said = (await desktop.run(["bash", "-c", command])).stdout.decode().split()
+                version_ms.append(sum(map(_milliseconds, said[-2:])) / 5)
+                if program == "openbox":
+                    start_ms.append(_used_ms(desktop.parts()["window manager"]))
+                    continue
+                began = time.perf_counter()
+                await desktop.launch([program])
+                await desktop.wait_window(program)
+                wall_ms.append(1e3 * (time.perf_counter() - began))
+                await desktop.observe()
+                start_ms.append(_used_ms(desktop.parts()["applications"]))
+            finally:
+                await desktop.close()
+        waited = f", window after {statistics.median(wall_ms):.0f} ms" if wall_ms else ""
+        print(
+            f"{program:12s} start {statistics.median(start_ms):6.0f} CPU-ms, of which --version takes "
+            f"{statistics.median(version_ms):6.0f}{waited}, n {repetitions}",
+            flush=True,
+        )
+
+
+def _milliseconds(text: str) -> float:
+    """Read "0m0.123s", as the shell prints times."""
+    minutes, _, seconds = text.rstrip("s").partition("m")
+    return 1e3 * (60 * int(minutes) + float(seconds))
+
+
+def _used_ms(pids: Sequence[int]) -> float:
+    """Return the CPU milliseconds of all threads of these processes."""
+    found = 0
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            found += int(path.read_text().split()[0])
+    return found / 1e6
+
+
 def main() -> None:
     parser = parser_of(__doc__, "seven steps of the demo instead of three")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the run")
+    parser.add_argument("--programs", action="store_true", help="only the start of each program of the demo's tasks")
     options, thresholds = parser.parse_args(), Thresholds()
     print_head()
-    parts, cpu_s, episodes, rate = measure(STEPS[options.size], options.set)
+    if options.programs:
+        asyncio.run(program_starts(1 if options.size == "smoke" else 7))
+        thresholds.finish()
+        return
+    parts, cpu_s, episodes, rate = measure([*SIZES[options.size], *options.set])
     explained = sum(parts.values())
     other = sum(seconds for seconds in parts.values() if seconds < MIN_ROW * cpu_s)
-    rows = [(name, seconds) for name, seconds in parts.most_common() if seconds >= MIN_ROW * cpu_s]
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    rows = [(name, seconds) for name, seconds in ordered if seconds >= MIN_ROW * cpu_s]
     for name, seconds in [*rows, ("other", other), ("not explained", cpu_s - explained), ("all", cpu_s)]:
         print(
             f"{name:72s} {seconds:8.2f} CPU-s {100 * seconds / cpu_s:6.1f} % {1e3 * seconds / episodes:8.1f} ms/episode"
