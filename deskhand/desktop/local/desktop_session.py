@@ -30,6 +30,7 @@ from deskhand.desktop.local import (
     guest_user,
     home_template,
     isolation,
+    keymap,
     network_namespace,
     panel,
     precedence,
@@ -158,12 +159,16 @@ class DesktopSession:
         """Start a server; with shared memory if requested, or if its framebuffer cannot be mapped."""
         width, height = self.spec.width, self.spec.height
         environment = {"PATH": "/usr/bin:/bin"} | labels
-        start = functools.partial(XServer, self.folder, width, height, environment, memory_mib=memory_mib)
+        base = runtime().folder
+        found = keymap.components(base)
+        start = functools.partial(XServer, self.folder, width, height, environment, memory_mib=memory_mib, keymap=found)
         server = start(shared_memory=capture == "shared")
         self._parts.append(server)
         if capture is None and not is_mappable(server, width, height):
             server.stop()
             server = self._parts[-1] = start(shared_memory=True)
+        if found is None:
+            keymap.prepare(base, server.name, server.authority)
         return server
 
     def _paint_root(self) -> None:

@@ -86,6 +86,18 @@ def command_as_user(uid: int | None, command: list[str]) -> list[str]:
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *command]
 
 
+def _has_processes(uid: int) -> bool:
+    """Return whether a process, or a thread of one, has this real user id. Guests cannot change theirs.
+
+    One system call (getpriority(2)), where reading the status of every process takes milliseconds.
+    """
+    try:
+        os.getpriority(os.PRIO_USER, uid)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @functools.cache
 def can_mark() -> bool:
     """Return whether processes can be marked: not if their limit is below the marks, and not in gVisor.
@@ -222,8 +234,11 @@ class GuestUser:
         reservations, refused = _reservations(), []
         try:
             while (number := reservations.take_next()) is not None:
-                used = processes_by_key(has_marks=not has_uid)  # read while no other owner can start a process with it
-                if base + number not in used and not (has_uid and is_assigned(base + number)):
+                # Read while no other owner can start a process with it.
+                is_used = (
+                    _has_processes(base + number) if has_uid else base + number in processes_by_key(has_marks=True)
+                )
+                if not is_used and not (has_uid and is_assigned(base + number)):
                     user = cls(base + number)
                     user._is_reserved = True
                     return user

@@ -178,7 +178,7 @@ def unmount_below(below: Path) -> None:
         return
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         mount_point = line.split()[1]
-        if Path(mount_point).is_relative_to(below):
+        if f"{mount_point}/".startswith(f"{below}/"):
             _LIBC.umount2(os.fsencode(mount_point), _DETACH)
 
 

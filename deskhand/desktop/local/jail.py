@@ -345,7 +345,7 @@ class Jail:
 
     def busy(self) -> bool:
         """Return whether a process in the jail runs or waits for the CPU."""
-        return any(processes.state(pid) == "R" for pid in self.pids())
+        return processes.has_running(self._process.pid)
 
     def has_stopped_programs(self) -> bool:
         """Return whether a guest has stopped a launched program or a helper of it."""

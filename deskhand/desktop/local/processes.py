@@ -236,6 +236,17 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def has_running(root: int) -> bool:
+    """Return whether a descendant of `root` runs or waits for the CPU."""
+    pending = children(root)
+    while pending:
+        pid = pending.pop()
+        if state(pid) == "R":
+            return True
+        pending += children(pid)
+    return False
+
+
 def has_run_commands(root: int) -> bool | None:
     """Return whether `root` or a descendant has waited for a child that ended; None if the kernel does not count.
 

@@ -22,7 +22,9 @@ from deskhand.errors import InfrastructureError
 
 _NORTH_WEST = 1
 _FROM_PAGER = 2
-_POLL_S = 0.02
+_TITLE_POLL_S = 0.08
+"""A new window changes the list of windows, which is an event. Only one that is listed before it has its class or title
+is found later."""
 PLACE_TIMEOUT_S, PROGRAM_TIMEOUT_S = 10.0, 2.0
 _ACTIVATE_TIMEOUT_S, _START_TIMEOUT_S = 1.0, 20.0
 _RECHECK_S = 0.5
@@ -120,7 +122,7 @@ def wait_windows(
             raise InfrastructureError(
                 f"{count} window(s) matching '{match}' did not appear within {timeout_s:g} s; windows: {titles}"
             )
-        connection.wait_for_root_property("_NET_CLIENT_LIST", _POLL_S if windows else 4 * _POLL_S)
+        connection.wait_for_root_property("_NET_CLIENT_LIST", _TITLE_POLL_S)
 
 
 def _wait_until_started(connection: XConnection, identities: list[int]) -> None:

@@ -41,7 +41,7 @@ class XServer:
     """Xvfb in `folder`, which must be on a tmpfs. Raises `ConfigError` if a program is missing or the size is invalid.
 
     `shared_memory` enables MIT-SHM for every client. As root, Xvfb runs under a user id that no guest has and that owns
-    nothing, in case a guest exploits it.
+    nothing, in case a guest exploits it. `keymap` is a folder of `keymap.components`.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class XServer:
         *,
         memory_mib: int = MEMORY_MIB[1],
         shared_memory: bool = False,
+        keymap: Path | None = None,
     ) -> None:
         if not (MIN_SIZE[0] <= width <= MAX_SIZE[0] and MIN_SIZE[1] <= height <= MAX_SIZE[1]):
             raise ConfigError(f"screen size: must be 256x192 to 1920x1200, got {width}x{height}")
@@ -78,6 +79,7 @@ class XServer:
         command += ["setpriv", "--pdeathsig", "KILL", program, self.name, "-displayfd", str(writer)]
         command += ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(screen), "-auth", str(server_authority)]
         command += ["-nolisten", "tcp", "-nolisten", "local", "-noreset", "-dpi", "96", "-s", "0"]
+        command += ["-xkbdir", str(keymap)] if keymap else []
         command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
         try:
             with self.log.open("wb") as log:
