@@ -15,10 +15,12 @@ from patience import limit
 from random_models import IMAGE, Conversation, build, wrap
 
 from deskhand.config.schema import EngineConfig
+from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf.decode_batch import DecodeBatch
 from deskhand.engines.hf.stream import EngineStream
-from deskhand.types import LoraWeights, Prompt, Sampling
+from deskhand.trainer.policy import Policy
+from deskhand.types import Prompt, Sampling
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TEXT = Prompt((1, 2, 3, 4, 5, 6, 7, 8))
@@ -108,7 +110,9 @@ async def test_published_weights_are_read_after_their_writer_and_given_back_unus
 ) -> None:
     log.append("publish")
     if lora:
-        await engine.update_lora(1, LoraWeights({}, {"r": 1, "lora_alpha": 1, "target_modules": []}))
+        adapter = Policy(build("qwen3_vl"), PolicyConfig(lora=LoraConfig(rank=2))).adapter()
+        assert adapter is not None
+        await engine.update_lora(1, adapter)
     else:
         await engine.update_weights(1, build("qwen3_vl", seed=1).state_dict())
     log.append("free")
