@@ -42,7 +42,7 @@ class Sampler:
                 row[list(setting.banned_ids)] = True
             self._banned_BV = to_device(banned, device)
         self._results = np.empty((0, 2))
-        """Of the last draw, float64[rows, 2 + 2K]: id, log-prob, the K most likely ids and their log-probs."""
+        """Results of the last draw, float64[rows, 2 + 2K]: id, log-prob, the K most likely ids, and their log-probs."""
 
     def sample(
         self, logits_BV: Tensor, uniforms: Sequence[float], allowed: Mapping[int, np.ndarray] | None = None
