@@ -15,7 +15,7 @@ import torch
 
 from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.algorithms import grpo
-from deskhand.engines.hf import decode_batch, prefix_cache
+from deskhand.engines.hf import decode_batch, decode_request, prefix_cache
 from deskhand.models import forward
 from deskhand.recipes import samples, training_loop
 from deskhand.recorder import graph, images
@@ -269,7 +269,7 @@ def _publishing(lora: Case) -> list[Case]:
 
 
 def _cache() -> list[Case]:
-    key_of, features = decode_batch.key_of, decode_batch.DecodeBatch._image_features
+    key_of, features = decode_request.key_of, decode_batch.DecodeBatch._image_features
     clear_caches = decode_batch.DecodeBatch.clear_caches
 
     def without_images(token_ids: Any, spans: Any) -> np.ndarray:
@@ -292,7 +292,7 @@ def _cache() -> list[Case]:
         },
         {
             "name": "the prefix cache does not tell images apart",
-            "patches": [(decode_batch, "key_of", without_images)],
+            "patches": [(decode_request, "key_of", without_images)],
             "test": engine,
         },
         {

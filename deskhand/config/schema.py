@@ -175,7 +175,7 @@ class EngineConfig(ContextConfig):
     max_num_seqs: int = Field(default=16, ge=1)
     """Maximum concurrent requests of an engine launched here."""
     max_num_batched_tokens: int = Field(default=8192, ge=1)
-    """Maximum padded prompt tokens per forward pass; a longer prompt gets a pass of its own."""
+    """Maximum prompt tokens between two decoding steps (backend hf); a longer prompt is computed in chunks."""
     prefix_cache_tokens: int = Field(default=32768, ge=0)
     """Tokens of finished requests whose keys and values are cached."""
     image_cache_tokens: int = Field(default=65536, ge=1)

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from deskhand.errors import ConfigError, RecordError
 from deskhand.models.packed_attention import separate_packed_rows
+from deskhand.models.transfer import to_device
 from deskhand.types import ImageSpan, PreparedImage, StoredPixels
 
 
@@ -152,7 +153,7 @@ def collate(rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], 
             feature_parts.append(np.arange(offsets[span.sha256], offsets[span.sha256] + span.count))
 
     def put(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(device)
+        return to_device(torch.from_numpy(array), device)
 
     return ModelInputs(
         input_ids_1T=put(input_ids_T[None]),
@@ -203,14 +204,13 @@ def expand_pixels(joined: Tensor, image: PreparedImage, device: Any = "cpu") -> 
     """
     values = image.pixel_values
     if joined.dtype != torch.uint8 or not isinstance(values, StoredPixels) or values.lookup.table_CV is None:
-        return joined.to(device)
+        return to_device(joined, torch.device(device))
     if torch.device(device).type == "cpu":
         expanded = torch.empty(values.lookup.shape(joined.numpy()))  # in torch's memory, which benchmarks measure
         values.lookup.values(joined.numpy(), expanded.numpy())
         return expanded
-    sent = joined.pin_memory() if torch.device(device).type == "cuda" else joined
-    table_CV = torch.from_numpy(values.lookup.table_CV).to(device)
-    return expand_on_device(sent.to(device, non_blocking=True), table_CV, values.lookup.frames)
+    table_CV = to_device(torch.from_numpy(values.lookup.table_CV), torch.device(device))
+    return expand_on_device(to_device(joined, torch.device(device)), table_CV, values.lookup.frames)
 
 
 def expand_on_device(patches_NCP: Tensor, table_CV: Tensor, frames: int) -> Tensor:

@@ -355,6 +355,9 @@ def _engine_terms(
             yield MemoryTerm("growth of states", slots * state, "the old states while they are copied", 0.0)
     cached = engine.prefix_cache_tokens
     yield MemoryTerm("prefix cache", cached * per_token, f"{cached} tokens of finished requests", 0.0)
+    if longest > engine.max_num_batched_tokens:
+        chunked = 2 * (longest * per_token + state)
+        yield MemoryTerm("chunked prompt", chunked, "state of a prompt before and after a chunk", 0.0)
     kept = engine.image_cache_tokens if work.image_tokens else 0
     yield MemoryTerm("engine features", kept * made.token_features, f"{kept} image tokens", 0.0)
     tokens = min(longest, engine.max_num_batched_tokens)

@@ -16,7 +16,7 @@ import torch
 from random_models import IMAGE, STOP, Conversation, wrap
 
 from deskhand.config.schema import EngineConfig
-from deskhand.engines.hf import HfEngine, decode_batch, kv_cache
+from deskhand.engines.hf import HfEngine, decode_batch, decode_request, kv_cache
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.trainer.policy import Policy
@@ -152,8 +152,8 @@ def _joined_rows_see_stale_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _images_told_apart_by_ids_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = decode_batch.key_of
-    monkeypatch.setattr(decode_batch, "key_of", lambda ids, spans: real(ids, ()))
+    real = decode_request.key_of
+    monkeypatch.setattr(decode_request, "key_of", lambda ids, spans: real(ids, ()))
 
 
 def _deepstack_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.hf import HfEngine
-from deskhand.engines.hf import decode_batch as engine_batch
+from deskhand.engines.hf import HfEngine, decode_request
 from deskhand.errors import ConfigError, DeskhandError, InfrastructureError, RecordError
 from deskhand.models import forward, load
 from deskhand.models.tiny.tokenizer import build_tokenizer
@@ -280,10 +279,10 @@ async def test_15_a_truncated_reply_does_not_count_as_complete(monkeypatch: pyte
         assert session is not None
         (call,) = (await recorder.complete(session, asked)).calls
         assert call.completion.finish_reason == "length"
-        ended = engine_batch.DecodeRequest.finish_reason.fget
+        ended = decode_request.DecodeRequest.finish_reason.fget
         assert ended is not None
         monkeypatch.setattr(
-            engine_batch.DecodeRequest, "finish_reason", property(lambda one: "stop" if ended(one) else None)
+            decode_request.DecodeRequest, "finish_reason", property(lambda one: "stop" if ended(one) else None)
         )
         session = recorder.session(recorder.open_session("s"))
         assert session is not None

@@ -17,7 +17,7 @@ from benchmarks.peak_memory import peak_bytes
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import CriticConfig, LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.engines.hf.decode_batch import DecodeBatch as HfBatch
-from deskhand.engines.hf.decode_batch import DecodeRequest
+from deskhand.engines.hf.decode_request import DecodeRequest
 from deskhand.models import architectures
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
@@ -266,8 +266,9 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
     def play() -> None:
         with torch.inference_mode():
             for turn, length in enumerate((120, 200, 300, TOKENS - REPLY)):
-                batch.admit([request(model, length, REPLY, 4 * turn + number) for number in range(4)], 0)
-                while batch.requests:
+                waiting = [request(model, length, REPLY, 4 * turn + number) for number in range(4)]
+                while waiting or batch.requests:
+                    waiting = waiting[batch.admit(waiting, 0) :]
                     batch.finished(0)
                     if batch.requests:
                         batch.step(0)

@@ -1,20 +1,19 @@
 """Requests in flight and the forward passes that serve them. Used by `hf.engine`.
 
-Waiting requests are admitted by a *prefill* and take part in every *decoding step* until they stop. Everything runs in
-the engine's thread, under inference mode.
+Waiting requests are admitted by a *prefill* and take part in every *decoding step* until they stop. A prompt that is
+longer than one prefill may be is computed in chunks, with decoding steps between them; after each but the last, its
+state leaves its slot and is kept like a cached prefix. Everything runs in the engine's thread, under inference mode.
 
-Invariant: row b of every step is slot b of the cache.
+Invariants: row b of every step is slot b of the cache. Only the last chunk of a prompt samples.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,14 @@ import torch
 from torch import Tensor
 
 from deskhand.config.schema import EngineConfig
-from deskhand.engines.hf.grammar import GrammarState
+from deskhand.engines.hf.decode_request import DecodeRequest
 from deskhand.engines.hf.kv_cache import KVCache, KVCacheView
-from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
+from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.errors import ConfigError
 from deskhand.models.forward import encode_images, forward_decoder, positions, stack_images, unwrap
-from deskhand.types import Completion, FinishReason, PreparedImage, Prompt, Sampling, UnsupportedGrammar
+from deskhand.models.transfer import to_device
+from deskhand.types import PreparedImage
 
 _PADDING = 1.5
 """Maximum ratio of padded to real tokens in a prefill."""
@@ -41,6 +41,8 @@ class EngineStats:
     requests: int = 0
     prefills: int = 0
     """Forward passes that admitted requests."""
+    chunks: int = 0
+    """Forward passes over a part of a prompt, without its end."""
     prefill_tokens: int = 0
     """Prompt tokens computed."""
     reused_tokens: int = 0
@@ -54,87 +56,19 @@ class EngineStats:
     decode_s: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
-class DecodeRequest:
-    """One call in flight, with the tokens sampled so far."""
-
-    prompt: Prompt
-    sampling: Sampling
-    max_tokens: int
-    future: asyncio.Future[Completion]
-    generator: random.Random
-    progress: GrammarState | None = None
-    """State of the reply in its grammar."""
-    text_of: Callable[[list[int]], str] | None = None
-    """Decodes sampled ids, for `stop_texts`."""
-    key: np.ndarray = field(init=False)
-    cancelled: bool = False
-    failure: Exception | None = None
-    """Error of this request alone."""
-    served_ids: tuple[int, ...] = ()
-    """Prompt ids that were computed, here or for the reused prefix."""
-    reused: CachedPrefix | None = None
-    """Cache entry that this request continues completely."""
-    first_version: int = -1
-    """Weights version of the first keys and values."""
-    next_position: int = 0
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    text_ended: bool = False
-    """Whether the text contains a stop text."""
-
-    def __post_init__(self) -> None:
-        self.key = key_of(self.prompt.token_ids, self.prompt.spans)
-
-    @property
-    def images(self) -> Mapping[str, PreparedImage]:
-        return self.prompt.images or {}
-
-    def allowed(self) -> np.ndarray | None:
-        """Return bool[vocabulary], the ids allowed by the grammar, or None; set `failure` if none is allowed."""
-        if self.progress is None:
-            return None
-        allowed = self.progress.allowed()
-        allowed[list(self.sampling.banned_ids)] = False
-        if allowed.any():
-            return allowed
-        self.failure = UnsupportedGrammar(
-            "no token can continue the reply: the tokenizer cannot produce what the grammar requires"
-        )
-        return None
-
-    def take(self, token_id: int, logprob: float, version: int) -> None:
-        """Add a sampled token."""
-        self.token_ids.append(token_id)
-        self.logprobs.append(logprob)
-        self.versions.append(version)
-        if self.progress is not None:
-            self.progress.take(token_id)
-        if self.text_of is not None and token_id not in self.sampling.stop_ids:
-            text = self.text_of(self.token_ids)
-            self.text_ended = any(stop in text for stop in self.sampling.stop_texts)
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        if self.text_ended or (self.token_ids and self.token_ids[-1] in self.sampling.stop_ids):
-            return "stop"
-        return "length" if len(self.token_ids) >= self.max_tokens else None
-
-
 @dataclass(frozen=True, slots=True)
 class _Newcomer:
-    """A request to be prefilled, whose first `start` tokens are in the prefix cache."""
+    """A request to be prefilled up to token `end`, whose first `start` tokens are cached or were computed before."""
 
     request: DecodeRequest
     found: CachedPrefix | None
     start: int
+    end: int
 
     @property
     def width(self) -> int:
         """Number of tokens to compute."""
-        return len(self.request.key) - self.start
+        return self.end - self.start
 
 
 class DecodeBatch:
@@ -160,6 +94,8 @@ class DecodeBatch:
                 ) from error
         self._max_batch, self._prefill_tokens = max_batch, config.max_num_batched_tokens
         self._prefixes = PrefixCache(config.prefix_cache_tokens)
+        self._partial: tuple[DecodeRequest, CachedPrefix] | None = None
+        """The first waiting request, if a part of its prompt was computed, and that part."""
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
         self._image_tokens = config.image_cache_tokens
         self._sampler: Sampler | None = None
@@ -176,17 +112,41 @@ class DecodeBatch:
         """Return an image's features if they are cached; may be called in other threads."""
         return self._features.get(sha256)
 
-    def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
-        """Prefill waiting requests, at most `room`, in as few forward passes as their lengths allow."""
-        newcomers = []
-        for request in waiting:
-            found = self._prefixes.find(request.key)
-            newcomers.append(_Newcomer(request, *(found or (None, 0))))
+    def admit(self, waiting: Sequence[DecodeRequest], version: int) -> int:
+        """Prefill the first waiting requests, at most `room`, and return their number.
+
+        They have at most `engine.max_num_batched_tokens` tokens to compute. If the first alone has more, this many are
+        computed and it is not admitted yet. `waiting` then starts with it in the next call, unless it was canceled.
+        """
+        if self._partial is not None and (not waiting or waiting[0] is not self._partial[0]):
+            self._partial = None
+        newcomers: list[_Newcomer] = []
+        left = self._prefill_tokens
+        for request in waiting[: self.room]:
+            newcomer = self._newcomer(request)
+            if newcomer.width > left:
+                if not newcomers:
+                    self._prefill([replace(newcomer, end=newcomer.start + left)], version)
+                break
+            newcomers.append(newcomer)
+            left -= newcomer.width
+        admitted = len(newcomers)
         newcomers.sort(key=lambda newcomer: newcomer.width)
         while newcomers:
             count = self._fitting(newcomers)
             self._prefill(newcomers[:count], version)
             newcomers = newcomers[count:]
+        if admitted:
+            self._partial = None
+        return admitted
+
+    def _newcomer(self, request: DecodeRequest) -> _Newcomer:
+        end = len(request.key)
+        if self._partial is not None and request is self._partial[0]:
+            return _Newcomer(request, self._partial[1], len(self._partial[1].key), end)
+        found, start = self._prefixes.find(request.key) or (None, 0)
+        request.reused = found if found is not None and len(found.key) == start else None
+        return _Newcomer(request, found, start, end)
 
     def _fitting(self, newcomers: Sequence[_Newcomer]) -> int:
         """Return how many newcomers, shortest first, fit into one pass within the limits of size and padding."""
@@ -199,68 +159,81 @@ class DecodeBatch:
         return len(newcomers)
 
     def _prefill(self, newcomers: Sequence[_Newcomer], version: int) -> None:
+        """Compute prompts in one pass and sample their first tokens, or compute one chunk of one prompt."""
         started, vision_s = time.perf_counter(), self.stats.vision_s
         first, width = len(self.requests), newcomers[-1].width
         rows = [newcomer.request for newcomer in newcomers]
         ids_BT = np.zeros((len(rows), width), dtype=np.int64)
         positions_3BT = np.zeros((3, len(rows), width), dtype=np.int64)
         placeholders: list[np.ndarray] = []
-        pieces: list[tuple[PreparedImage, int]] = []
+        pieces: list[tuple[PreparedImage, slice]] = []
         for b, newcomer in enumerate(newcomers):
-            request, found, start, length = newcomer.request, newcomer.found, newcomer.start, newcomer.width
-            prompt = request.prompt
+            request, found, start, end = newcomer.request, newcomer.found, newcomer.start, newcomer.end
+            prompt, length = request.prompt, newcomer.width
             self._slots.open(found.first(start) if found is not None else None, len(request.key) + 1)
             request.first_version = version
-            request.reused = found if found is not None and len(found.key) == start else None
-            ids_BT[b, :length] = prompt.token_ids[start:]
+            ids_BT[b, :length] = prompt.token_ids[start:end]
             positions_3T, request.next_position = positions(
                 len(request.key), prompt.spans, request.images, self._merge_size
             )
-            positions_3BT[:, b, :length] = positions_3T[:, start:]
+            positions_3BT[:, b, :length] = positions_3T[:, start:end]
             shared_ids = found.token_ids[:start] if found is not None else ()
             request.served_ids = shared_ids + tuple(ids_BT[b, :length].tolist())
             for span in prompt.spans:
-                skip = max(0, start - span.start)
-                if skip < span.count:
-                    offset = b * width + span.start + skip - start
-                    placeholders.append(np.arange(offset, offset + span.count - skip))
-                    pieces.append((request.images[span.sha256], skip))
-        self.requests.extend(rows)
-        self._sampler = None
+                inside = range(max(span.start, start), min(span.start + span.count, end))
+                if inside:
+                    placeholders.append(np.array(inside) + (b * width - start))
+                    pieces.append(
+                        (request.images[span.sha256], slice(inside[0] - span.start, inside[-1] + 1 - span.start))
+                    )
+            if self._partial is None or found is not self._partial[1]:
+                self.stats.reused_tokens += start
         features = self._image_features(pieces)
         lengths = [newcomer.width for newcomer in newcomers]
         append = KVCacheView(self._slots, first, lengths)
         hidden_BTH = forward_decoder(
             self.model,
-            torch.from_numpy(ids_BT).to(self._device),
-            torch.from_numpy(positions_3BT).to(self._device),
+            to_device(torch.from_numpy(ids_BT), self._device),
+            to_device(torch.from_numpy(positions_3BT), self._device),
             features,
-            torch.from_numpy(np.concatenate(placeholders)).to(self._device) if placeholders else None,
+            to_device(torch.from_numpy(np.concatenate(placeholders)), self._device) if placeholders else None,
             append.mask,
             append,
         )
         for slot, length in enumerate(lengths, first):
             self._slots.lengths[slot] += length
-        last_B = torch.tensor([b * width + length - 1 for b, length in enumerate(lengths)], device=self._device)
-        logits_BV = self._head(hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, last_B))
-        self.stats.requests += len(rows)
-        self.stats.prefills += 1
         self.stats.prefill_tokens += sum(lengths)
-        self.stats.reused_tokens += sum(newcomer.start for newcomer in newcomers)
-        self.stats.largest_batch = max(self.stats.largest_batch, len(self.requests))
-        sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
-        self._take(rows, sampler, logits_BV, version)
+        if newcomers[0].end < len(rows[0].key):
+            self._keep_partial(newcomers[0])
+        else:
+            last_B = torch.tensor([b * width + length - 1 for b, length in enumerate(lengths)])
+            hidden_BH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, to_device(last_B, self._device))
+            self.requests.extend(rows)
+            self._sampler = None
+            self.stats.requests += len(rows)
+            self.stats.prefills += 1
+            self.stats.largest_batch = max(self.stats.largest_batch, len(self.requests))
+            self._take(rows, self._sampler_of(rows), self._head(hidden_BH), version)
         self.stats.prefill_s += time.perf_counter() - started - (self.stats.vision_s - vision_s)
+
+    def _keep_partial(self, newcomer: _Newcomer) -> None:
+        """Move the state of a chunk's row out of its slot, the last, so that row b of decoding steps stays slot b."""
+        request, slot = newcomer.request, len(self.requests)
+        entry = CachedPrefix(request.key[: newcomer.end], request.served_ids, self._slots.read(slot))
+        self._partial = request, entry
+        self._slots.free(slot)
+        self.stats.chunks += 1
+
+    def _sampler_of(self, rows: Sequence[DecodeRequest]) -> Sampler:
+        return Sampler([request.sampling for request in rows], self._vocabulary, self._device)
 
     def step(self, version: int) -> None:
         """Run one decoding step of all requests in flight."""
         started, rows = time.perf_counter(), self.requests
         if self._sampler is None:
-            self._sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
-        inputs_2B = torch.tensor(
-            [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]],
-            device=self._device,
-        )
+            self._sampler = self._sampler_of(rows)
+        inputs = [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]]
+        inputs_2B = to_device(torch.tensor(inputs), self._device)
         append = KVCacheView(self._slots, 0, [1] * len(rows))
         hidden_B1H = forward_decoder(
             self.model,
@@ -313,9 +286,9 @@ class DecodeBatch:
             self._sampler = None
         return removed
 
-    def _image_features(self, pieces: Sequence[tuple[PreparedImage, int]]) -> tuple[Tensor, ...]:
-        """Return the concatenated features of the images without their first rows; uncached ones are encoded together.
-        `pieces` are (image, number of placeholders to skip) in the order of a prefill."""
+    def _image_features(self, pieces: Sequence[tuple[PreparedImage, slice]]) -> tuple[Tensor, ...]:
+        """Return the concatenated features of parts of images; uncached images are encoded together, whole.
+        `pieces` are (image, its placeholders in the pass) in the order of a prefill."""
         if not pieces:
             return ()
         missing = list({image.sha256: image for image, _ in pieces if image.sha256 not in self._features}.values())
@@ -327,7 +300,7 @@ class DecodeBatch:
                 self._features[image.sha256] = tuple(features)
             self.stats.images_encoded += len(missing)
             self.stats.vision_s += time.perf_counter() - started
-        chosen = [tuple(layer[skip:] for layer in self._features[image.sha256]) for image, skip in pieces]
+        chosen = [tuple(layer[part] for layer in self._features[image.sha256]) for image, part in pieces]
         for image, _ in pieces:
             self._features.move_to_end(image.sha256)
         cached = sum(len(layers[0]) for layers in self._features.values())
@@ -347,7 +320,9 @@ class DecodeBatch:
         self.clear_caches(vision_changed)
 
     def clear_caches(self, vision_changed: bool) -> None:
-        """Clear the prefix cache, and the image features if the vision tower changed."""
+        """Clear the prefix cache and the chunks of a waiting prompt, and the image features if the vision tower
+        changed."""
         self._prefixes.clear()
+        self._partial = None
         if vision_changed:
             self._features.clear()

@@ -1,7 +1,8 @@
 """In-process engine: a thread that runs the model, and its asynchronous callers.
 
-Built by `recipes.engine_factory`; start with `HfEngine.generate`. One thread alternates between admitting requests, one
-decoding step, and commands (new weights, pause, close), so commands run between steps.
+Built by `recipes.engine_factory`; start with `HfEngine.generate`. One thread alternates between admitting requests, at
+most `engine.max_num_batched_tokens` tokens of their prompts, one decoding step, and commands (new weights, pause,
+close), so commands run between steps.
 
 Requests in flight during a weight update keep the keys and values of the old weights (partial rollout); each token has
 the version that sampled it. Cached prefixes and, if the vision tower changed, image features are dropped.
@@ -27,9 +28,11 @@ from typing import Any
 import torch
 
 from deskhand.config.schema import EngineConfig
-from deskhand.engines.hf.decode_batch import DecodeBatch, DecodeRequest, EngineStats
+from deskhand.engines.hf.decode_batch import DecodeBatch, EngineStats
+from deskhand.engines.hf.decode_request import DecodeRequest
 from deskhand.engines.hf.grammar import GrammarCompiler, GrammarState
 from deskhand.engines.hf.lora_overlay import LoraOverlay
+from deskhand.engines.hf.stream import EngineStream
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
@@ -64,6 +67,8 @@ class HfEngine:
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
         self._lora = LoraOverlay(self._core)
         self._batch = DecodeBatch(model.model, config)
+        self._stream = EngineStream(self._core.lm_head.weight.device)
+        self._stream.wait_for_caller()  # which loads the weights
         self._version = version
         self._wake = threading.Condition()
         self._waiting: deque[DecodeRequest] = deque()
@@ -164,7 +169,9 @@ class HfEngine:
             self._lora.clear()
             self._batch.load_weights(weights, self._targets)
             self._version = version
+            self._stream.finish()  # the caller may change or free its tensors
 
+        self._stream.wait_for_caller()
         await self._command(swap)
 
     async def update_lora(self, version: int, adapter: LoraWeights) -> None:
@@ -176,7 +183,9 @@ class HfEngine:
             self._lora.apply(adapter)
             self._batch.clear_caches(any(".visual." in name for name in adapter.weights))
             self._version = version
+            self._stream.finish()
 
+        self._stream.wait_for_caller()
         await self._command(swap)
 
     def shares_weights_with(self, model: Any) -> bool:
@@ -185,7 +194,10 @@ class HfEngine:
 
     def image_features(self, sha256: str) -> tuple[torch.Tensor, ...] | None:
         """Return the cached features of an image, [tokens, H] per feature layer; may be called in other threads."""
-        return self._batch.image_features(sha256)
+        features = self._batch.image_features(sha256)
+        if features is not None:
+            self._stream.lend(features)
+        return features
 
     def has_tower_of(self, model: Any) -> bool:
         """Return whether the vision towers have equal tensors of one type on one device."""
@@ -201,7 +213,7 @@ class HfEngine:
         with self._wake:
             self._is_updating = True
         with self._working:
-            pass
+            self._stream.wait_for_engine()
 
     @contextmanager
     def paused_for_update(self) -> Iterator[None]:
@@ -211,6 +223,7 @@ class HfEngine:
         try:
             yield
         finally:
+            self._stream.wait_for_caller()
             with self._wake:
                 self._is_updating = before
                 self._wake.notify()
@@ -224,6 +237,7 @@ class HfEngine:
             self._version = version
             self._is_updating = False
 
+        self._stream.wait_for_caller()
         await self._command(resume)
 
     async def pause(self) -> None:
@@ -274,9 +288,10 @@ class HfEngine:
     def _run(self) -> None:
         failure = InfrastructureError("the engine was closed before the request was finished")
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._stream.current():
                 while self._turn():
                     pass
+                self._stream.finish()
         except BaseException as error:
             line = (str(error).strip() or "no message").splitlines()[0][:300]
             failure = InfrastructureError(f"the engine stopped: {type(error).__name__}: {line}; start another")
@@ -313,10 +328,10 @@ class HfEngine:
         """Admit waiting requests, then run one step."""
         batch = self._batch
         self._answer()
-        while batch.room and (newcomers := self._next_waiting(batch.room)):
-            batch.admit(newcomers, self._version)
+        admitted = batch.admit(self._next_waiting(batch.room), self._version)
+        if admitted:
             with self._wake:
-                for _ in newcomers:
+                for _ in range(admitted):
                     self._waiting.popleft()
             self._answer()
         if batch.requests:

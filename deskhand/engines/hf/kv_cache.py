@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deskhand.models.architectures import attention_layers, state_shapes
 from deskhand.models.linear_attention import StateView
+from deskhand.models.transfer import to_device
 
 _CAPACITY_STEP = 128
 
@@ -124,7 +125,7 @@ class KVCacheView:
             self.mask: Tensor | None = None
             return
         self._seen = max(starts) + width
-        starts_B1 = torch.tensor(starts, device=device).unsqueeze(1)
+        starts_B1 = to_device(torch.tensor(starts).unsqueeze(1), device)
         self._rows_B1 = torch.arange(count, device=device).unsqueeze(1)
         self._positions_BT = starts_B1 + torch.arange(width, device=device)
         keys_K = torch.arange(self._seen, device=device)
