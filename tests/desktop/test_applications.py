@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from contextlib import suppress
 from dataclasses import replace
@@ -186,3 +187,27 @@ async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
     monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     async with embedded(SMALL, isolation_level="plain") as desktop:
         assert len(await open_application(desktop, list(PROFILES["calc"].argv), PROFILES["calc"].window)) == 1
+
+
+def test_the_plain_office_is_restarted_when_it_asks_and_once_if_its_first_process_aborts(tmp_path):
+    program = "/usr/lib/libreoffice/program/soffice.bin"
+    starts = PROFILES["calc"].plain_wrappers["soffice"]
+    assert program in starts
+    for has_profile, codes, expected in (
+        (False, "81 0", (2, 0)),
+        (False, "134 0", (2, 0)),
+        (False, "134 134 0", (2, 134)),
+        (False, "81 134 0", (2, 134)),
+        (True, "79 81 3", (3, 3)),
+        (True, "134 0", (1, 134)),
+    ):
+        home = tmp_path / f"{has_profile} {codes}"
+        (home / (".config/libreoffice/4/user/uno_packages" if has_profile else ".config")).mkdir(parents=True)
+        office = home / "soffice.bin"
+        office.write_text(
+            f'#!/bin/sh\necho . >>"$HOME/starts"\nset -- {codes}\nshift $(($(wc -l <"$HOME/starts") - 1))\nexit $1\n'
+        )
+        office.chmod(0o755)
+        script = starts.replace(program, f'"{office}"').replace("[ -w /tmp ] || [ -w /var/tmp ]", "false")
+        done = subprocess.run(["sh", "-c", script], env={"HOME": str(home), "PATH": os.environ["PATH"]}, check=False)
+        assert (len((home / "starts").read_text()) // 2, done.returncode) == expected

@@ -14,13 +14,16 @@ if [ -w /tmp ] || [ -w /var/tmp ]; then
     esac
     export LIBO_FLATPAK=1
 fi
+first=
+[ -d "$HOME/.config/libreoffice/4/user/uno_packages" ] || first=yes
 while :; do
     /usr/lib/libreoffice/program/soffice.bin "$@"
     code=$?
-    [ $code = 79 ] || [ $code = 81 ] || exit $code
+    case $first$code in 79 | 81 | yes79 | yes81 | yes134) first= ;; *) exit $code ;; esac
 done
 """
-"""Wrapper for the plain level; exit codes 79 and 81 request a restart.
+"""Wrapper for the plain level; exit codes 79 and 81 request a restart. With a new profile LibreOffice always requests
+one, before it shows a window; if that first process aborts (134), it is restarted too, once.
 
 LibreOffice's launcher insists on a socket in /tmp or /var/tmp. The program itself uses another folder if the
 permissions deny both, but waits forever if only Landlock does. Its instances then find each other over D-Bus, as in
