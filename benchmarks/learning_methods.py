@@ -2,30 +2,39 @@
 [--methods NAME ...] [--teacher CHECKPOINT]`.
 
 Runs `deskhand demo` for each method and seed: GRPO as it is, each method of docs/training.md alone, and all together.
-Rewards alone train them; there is no oracle and no teacher. Methods with a teacher have a table of their own: their
-teacher is `CHECKPOINT`, or the last one of "together" with the same seed, whose episodes are not counted again. Every
-second step is evaluated on the validation split, and the scored training episodes until success reached `THRESHOLD` are
-counted. The figure of a method is the mean over its seeds with Student's 95 % interval. A run that did not reach the
-threshold counts with all its episodes, and the mean is then a lower bound. With --full, all methods together must need
-at most half the episodes of GRPO, with the intervals apart. Without it, each run takes one step and nothing is judged.
+Rewards alone train them; there is no oracle and no teacher. With `--teacher`, such as the last checkpoint of a demo,
+methods that learn from it have a table of their own. Every second step is evaluated on the validation split, a run ends
+when success reaches `THRESHOLD`, and the scored training episodes until then are counted. The figure of a method is the
+mean over its seeds with Student's 95 % interval. A run that did not reach the threshold counts with all its episodes,
+and the mean is then a lower bound. With --full, all methods together must need at most half the episodes of GRPO, with
+the intervals apart. Without it, each run takes one step and nothing is judged.
+
+Interrupted, it goes on with the next command: finished runs in `--folder` are kept, unfinished ones are resumed.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.learning import SIZES, run_demo
-from benchmarks.thresholds import Thresholds, parser_of, print_head
+from benchmarks.learning import SIZES
+from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
+from deskhand.recipes.train import progress_of
 from deskhand.reporting.comparison import RunSummary, compare_runs
 from deskhand.store.run import Run
+from deskhand.trainer.checkpoint import CheckpointManager
 
 THRESHOLD = 0.65
-"""Success on the validation split, sampled; about that of the demo at its end."""
+"""Success on the validation split, sampled. The demo of commit 5fc41c0 ended with 68 and 70 %, measured on the test
+split; by now the demo ends higher, with other weights of the bundled policy (docs/evidence/learning.md)."""
+POLL_S = 2.0
 BASELINE, TOGETHER = "grpo", "together"
 METHODS: dict[str, tuple[str, ...]] = {
     BASELINE: (),
@@ -47,7 +56,7 @@ METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
     "distillation_and_rewards": ("trainer.distillation.teacher={teacher}",),
 }
 """Settings by method; `{teacher}` stands for a checkpoint."""
-FULL = ("max_minutes=20", "loop.total_steps=48", "loop.eval_every=2", "evaluation.num_episodes=90")
+FULL = ("max_minutes=60", "loop.total_steps=48", "loop.eval_every=2", "evaluation.num_episodes=90")
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom."""
 
@@ -125,20 +134,47 @@ def print_tables(found: Mapping[str, Sequence[RunSummary]]) -> None:
     sys.stdout.flush()
 
 
-def settings_of(name: str, teacher: Path | None, folder: Path, seed: int) -> list[str]:
-    """Return the settings of a method. Raises `SystemExit` if its teacher does not exist."""
+def settings_of(name: str, teacher: Path | None) -> list[str]:
+    """Return the settings of a method. Raises `SystemExit` if it needs a teacher and there is none."""
     if name in METHODS:
         return [*METHODS[name]]
     if teacher is None:
-        source = folder / TOGETHER / f"seed-{seed}"
-        if not (source / "run.sqlite").exists():
-            raise SystemExit(f"{name}: no run in {source}; add --methods {TOGETHER}, or pass --teacher")
-        with Run.open(source, read_only=True) as run:
-            last = run.checkpoint()
-        if last is None:
-            raise SystemExit(f"{name}: {source} has no checkpoint; pass --teacher")
-        teacher = last.path
+        raise SystemExit(f"{name}: needs --teacher CHECKPOINT")
     return [setting.format(teacher=teacher) for setting in METHODS_WITH_TEACHER[name]]
+
+
+def reached(folder: Path) -> bool:
+    """Whether a finished evaluation of the run reached the threshold."""
+    best = CheckpointManager(folder / "checkpoints").best()
+    return best is not None and best.success >= THRESHOLD
+
+
+def run_until_reached(folder: Path, settings: Sequence[str]) -> RunSummary:
+    """Run the demo until its validation success reaches the threshold, or to its end, with output to `<folder>.log`.
+
+    Resumes a run in `folder`, and returns the result of one that ended. Raises `SystemExit` if the demo fails.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "deskhand", "demo", str(folder)]
+    for setting in settings:
+        command += ["--set", setting]
+    log = folder.with_name(folder.name + ".log")
+    done = progress_of(folder)
+    if not reached(folder) and (done is None or done[0] < done[1]):
+        with log.open("a") as output:
+            demo = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            while demo.poll() is None and not reached(folder):
+                time.sleep(POLL_S)
+        finally:
+            stopped = demo.poll() is None
+            if stopped:
+                demo.send_signal(signal.SIGINT)
+            code = demo.wait()
+        if code and not stopped:
+            raise SystemExit(f"{' '.join(command)} ended with {code}; {log} says why: {log.read_text().strip()[-300:]}")
+    with Run.open(folder, read_only=True) as run:
+        return compare_runs([run], THRESHOLD)[0]
 
 
 def main() -> None:
@@ -149,17 +185,18 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/evidence/learning_methods"))
     options = parser.parse_args()
     is_full = options.size == "full"
-    methods = options.methods or ([TOGETHER] if options.size == "smoke" else [*METHODS, *METHODS_WITH_TEACHER])
+    every = [*METHODS, *(METHODS_WITH_TEACHER if options.teacher else ())]
+    methods = options.methods or ([TOGETHER] if options.size == "smoke" else every)
     settings = FULL if is_full else (*SIZES[options.size], "loop.eval_every=1")
     print_head()
     found: dict[str, list[RunSummary]] = {}
-    for name in methods:
-        for seed in range(options.seeds or (3 if is_full else 1)):
+    for seed in range(options.seeds or (3 if is_full else 1)):
+        for name in methods:
             folder = options.folder / name / f"seed-{seed}"
-            own = settings_of(name, options.teacher, options.folder, seed)
-            run_demo(f"{name}, seed {seed}", folder, [f"seed={seed}", *settings, *own])
-            with Run.open(folder, read_only=True) as run:
-                found.setdefault(name, []).extend(compare_runs([run], THRESHOLD))
+            own = [f"seed={seed}", *settings, *settings_of(name, options.teacher)]
+            summary = run_until_reached(folder, own)
+            found.setdefault(name, []).append(summary)
+            print(f"{name}, seed {seed}: {summary.steps} steps, {cost_of([summary]).episodes[0]} episodes", flush=True)
     print_tables(found)
     thresholds = Thresholds()
     if is_full and {BASELINE, TOGETHER} <= found.keys():

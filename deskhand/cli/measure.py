@@ -18,6 +18,7 @@ def measure(
     *,
     variants: int = 5,
     policies: str = "",
+    concurrency: int = 1,
     run: Path | None = None,
     out: Annotated[Path | None, Parameter(name="--out")] = None,
 ) -> None:
@@ -33,6 +34,8 @@ def measure(
         Training seeds per family and policy.
     policies
         Comma-separated scripted policies (default: noop, random, one_step, slips).
+    concurrency
+        Families that are played at the same time, on desktops of their own.
     run
         Read the evaluations of this run directory instead, and play nothing.
     out
@@ -44,6 +47,8 @@ def measure(
 
     path = out or STORED
     selected = [each for each in policies.split(",") if each] or list(POLICY_NAMES)
+    if concurrency < 1:
+        raise ConfigError(f"--concurrency: {concurrency} is below 1")
     if unknown := [each for each in selected if each not in POLICY_NAMES]:
         raise ConfigError(f"--policies: unknown policy {unknown[0]!r}; policies: {', '.join(POLICY_NAMES)}")
 
@@ -59,7 +64,7 @@ def measure(
     names = [each for given in families or basics.FAMILIES for each in family_registry.expand(given)]
     for each in names:
         family_registry.make_task(each, 0)
-    unscored = asyncio.run(measure_families(names, variants, selected, store))
+    unscored = asyncio.run(measure_families(names, variants, selected, store, concurrency=concurrency))
     if unscored:
         print("\n".join(unscored))
         raise SystemExit(USER_ERROR)

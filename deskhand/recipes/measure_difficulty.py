@@ -5,6 +5,7 @@ Used by `deskhand tasks measure`; start with `measure_families` and `measured_in
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -25,27 +26,33 @@ async def measure_families(
     selected: Iterable[str],
     store: Callable[[Measured], None],
     share: float = SLIP_SHARE,
+    concurrency: int = 1,
 ) -> list[str]:
     """Play each selected policy on the first variants of each family's training split, `slips` with this share of ops
-    that go wrong; return one line for each episode without a score.
+    that go wrong, up to `concurrency` families at a time; return one line for each episode without a score.
 
     `store` gets the counts of each family as soon as they are complete.
     """
     unscored, chosen = list[str](), {name: policy for name, policy in policies(share).items() if name in set(selected)}
-    for name in names:
-        if lacking := missing(list(family_registry.applications_of(name))):
-            unscored.append(f"{name}: skipped, {' '.join(lacking)} not installed")
-            continue
-        counts = dict.fromkeys(chosen, Count())
-        for seed in range(variants):
-            task = family_registry.make_task(name, seed_for("train", seed))
-            for policy in counts:
-                value = await _played(task, chosen[policy])
-                if isinstance(value, str):
-                    unscored.append(f"{task.id}: {policy} has no score: {value}")
-                else:
-                    counts[policy] += Count(int(value >= 1.0), 1)
-        store({name: {policy: count for policy, count in counts.items() if count.episodes}})
+    remaining = iter([*names])
+
+    async def measure_remaining() -> None:
+        for name in remaining:
+            if lacking := missing(list(family_registry.applications_of(name))):
+                unscored.append(f"{name}: skipped, {' '.join(lacking)} not installed")
+                continue
+            counts = dict.fromkeys(chosen, Count())
+            for seed in range(variants):
+                task = family_registry.make_task(name, seed_for("train", seed))
+                for policy in counts:
+                    value = await _played(task, chosen[policy])
+                    if isinstance(value, str):
+                        unscored.append(f"{task.id}: {policy} has no score: {value}")
+                    else:
+                        counts[policy] += Count(int(value >= 1.0), 1)
+            store({name: {policy: count for policy, count in counts.items() if count.episodes}})
+
+    await asyncio.gather(*(measure_remaining() for _ in range(concurrency)))
     return unscored
 
 

@@ -55,16 +55,16 @@ def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
 
 @pytest.mark.parametrize("name", [*METHODS, *METHODS_WITH_TEACHER])
 def test_the_settings_of_every_method_are_valid(name, tmp_path):
-    settings = settings_of(name, tmp_path, tmp_path, 0)
+    settings = settings_of(name, tmp_path)
     config = load_config(ROOT / "configs" / "tiny_cpu.yaml", [*learning_methods.FULL, *settings])
     check_plugins(config)
     teacher = config.trainer.distillation
     assert (teacher.teacher if teacher else None) == (None if name in METHODS else str(tmp_path))
 
 
-def test_a_method_with_a_teacher_has_a_table_of_its_own(tmp_path, capsys):
+def test_a_method_with_a_teacher_has_a_table_of_its_own(capsys):
     print_tables({"grpo": [RUN], "distillation": [RUN]})
     first, second = capsys.readouterr().out.split("with a teacher")
     assert ("| grpo |" in first, "| distillation |" in first, "| distillation |" in second) == (True, False, True)
-    with pytest.raises(SystemExit, match="add --methods together"):
-        settings_of("distillation", None, tmp_path, 0)
+    with pytest.raises(SystemExit, match="needs --teacher"):
+        settings_of("distillation", None)

@@ -57,6 +57,14 @@ async def test_the_share_of_slips_decides_between_the_oracle_and_failure() -> No
     assert found == [{"terminal_run": {"slips": Count(solved, 1)}} for solved in (1, 0)]
 
 
+async def test_several_families_are_measured_at_a_time() -> None:
+    found: list[Measured] = []
+    names = ["terminal_run", "terminal_close", "calculator_number"]
+    assert await measure_families(names, 1, ["noop"], found.append, concurrency=2) == []
+    assert sorted(name for each in found for name in each) == sorted(names)
+    assert all(counts == {"noop": Count(0, 1)} for each in found for counts in each.values())
+
+
 def test_counts_of_other_families_and_policies_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     store_measured({"a": {"noop": Count(0, 5), "slips": Count(4, 5)}, "b": {"slips": Count(1, 5)}}, path)
