@@ -94,7 +94,7 @@ SIZES = {
     "full": [
         *(Case("fake", episodes, 15) for episodes in (16, 64, 128, 256)),
         *(Case("fake", 16, turns) for turns in (50, 100)),
-        *(Case("real", episodes, 15) for episodes in (4, 16, 64, 128, 256)),
+        *(Case("real", episodes, 15) for episodes in (4, 8, 16, 32, 64, 128, 256)),
         *(Case("real", 16, turns) for turns in (50, 100)),
     ],
 }
