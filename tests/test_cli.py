@@ -189,6 +189,7 @@ def test_help_and_task_lists_need_no_torch() -> None:
     program = (
         "import sys\nfrom deskhand.cli.main import app\n"
         "app(['--help'], result_action='return_value', exit_on_error=False)\n"
+        "assert not {'asyncio', 'rich.markdown'} & set(sys.modules)\n"
         "app(['tasks', 'list'], result_action='return_value', exit_on_error=False)\n"
         "print('torch' in sys.modules)"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from deskhand.cli.common import USER_ERROR
@@ -35,6 +34,8 @@ def audit(
     save_end_states
         Folder for the end states, for `deskhand rescore`.
     """
+    import asyncio
+
     from deskhand.recipes.audit_tasks import audit_tasks, select_tasks
 
     packages: dict[str, tuple[str, ...]] = {}

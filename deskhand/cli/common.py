@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shlex
@@ -119,6 +118,8 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
     The second loses what SIGKILL loses: episodes in flight, and steps since the last checkpoint. Raises
     `KeyboardInterrupt`.
     """
+    import asyncio
+
     num_signals = 0
 
     async def main() -> T:

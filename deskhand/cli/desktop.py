@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
@@ -96,6 +95,8 @@ def open_desktop(
     max_minutes
         Close the desktop after this many minutes.
     """
+    import asyncio
+
     from deskhand.desktop.applications import catalog
     from deskhand.desktop.base import DesktopSpec
 
@@ -109,6 +110,8 @@ def open_desktop(
 
 
 async def _serve_desktop(spec: DesktopSpec, profiles: list[Profile], port: int, max_minutes: float) -> None:
+    import asyncio
+
     from deskhand.desktop.local.desktop import LocalDesktop
     from deskhand.reporting.viewer.app import serve_viewer
     from deskhand.server.live_desktops import LiveDesktops, OpenDesktop

@@ -1,7 +1,7 @@
 """Command line entry point: `main`. Errors that the user can fix are one line on standard error and exit code 2.
 
 The modules of this package parse arguments and print; they import `recipes` when called, so that `--help` needs no
-torch.
+torch. Nor does it need asyncio or rich's Markdown, which take long to import.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ PATH_ERRORS = (
 app = App(
     name="deskhand",
     help="Train vision-language models to use a computer, by reinforcement learning on real desktops.",
+    help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
 for _command in (demo, train, sft, export, estimate, record, report, view, compare, diagnose, doctor, rescore):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,8 @@ def measure(
     out
         File with the counts (default: the one of the installed package).
     """
+    import asyncio
+
     from deskhand.recipes.measure_difficulty import measure_families, measured_in_run
     from deskhand.tasks.difficulty import POLICY_NAMES, STORED, Measured, store_measured
     from deskhand.tasks.suites import basics, family_registry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +44,8 @@ def try_task(
     port
         Port of the page on 127.0.0.1; 0 selects a free one.
     """
+    import asyncio
+
     from deskhand.recipes.play_by_hand import play_by_hand, prepare
     from deskhand.recipes.step_report import ProgressListener
     from deskhand.recipes.train import create_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +25,8 @@ def view(folders: list[Path], /, *, port: int = 0, takeover: Annotated[bool, Fla
     takeover
         Also print a URL whose page can take over the mouse and keyboard of a live desktop.
     """
+    import asyncio
+
     from deskhand.recipes.recorded_data import is_recording
     from deskhand.reporting.run_view import open_run
     from deskhand.reporting.viewer.app import serve_viewer
