@@ -143,6 +143,7 @@ class Thief(http.server.BaseHTTPRequestHandler):
         link.request('POST', '/post?sid={sid}', body, {{'Host': '{app}.localhost:{port}', **headers}})
         self.send_response(link.getresponse().status)
         self.end_headers()
+        self.wfile.write(b'a page, because for an empty one the browser shows an error')
 http.server.HTTPServer(('127.0.0.1', 9000), Thief).serve_forever()
 """
 """A server of the guest on the application's host name. It posts the goal with the cookie that a browser sends it."""
@@ -151,10 +152,11 @@ http.server.HTTPServer(('127.0.0.1', 9000), Thief).serve_forever()
 async def status_of(desktop: Any, url: str) -> int:
     """Return the status with which a server of the guest, which may still be starting, answers the task's browser."""
     session, deadline = chromium.session_of(desktop), time.monotonic() + limit(20)
-    while str(await session.evaluate("location.href")) != url:
-        assert time.monotonic() < deadline
-        await session.call("Page.navigate", url=url)
+    refused = await session.call("Page.navigate", url=url)
+    while refused.get("errorText"):
+        assert time.monotonic() < deadline, refused
         await asyncio.sleep(0.2)
+        refused = await session.call("Page.navigate", url=url)
     return await session.evaluate("performance.getEntriesByType('navigation')[0].responseStatus")
 
 
