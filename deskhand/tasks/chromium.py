@@ -22,7 +22,9 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-smooth-scrolling",
     "--disable-features=Translate,MediaRouter,OptimizationHints,GlobalMediaControls", "--hide-crash-restore-bubble",
     "--force-color-profile=srgb", "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
+    "--enable-features=EnablePortBoundCookies",
 )  # fmt: skip
+"""Cookies are bound to their port, because a guest that serves another port of the same host would get them."""
 REPLY_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 14.0
 """Below the time for a check (`judge.CHECK_TIMEOUT_S`), so that guests that cause it are named."""

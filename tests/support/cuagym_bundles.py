@@ -42,15 +42,15 @@ for (const item of state.items) {
   button.textContent = item.title;
   button.onclick = () => {
     item.done = true;
-    fetch(`/post?sid=${sid}`, {method: 'POST', headers: {'Content-Type': 'application/json'},
-      body: JSON.stringify({action: 'set_current', state})});
+    setTimeout(() => fetch(`/post?sid=${sid}`, {method: 'POST', headers: {'Content-Type': 'application/json'},
+      body: JSON.stringify({action: 'set_current', state})}), 800);
   };
   document.querySelector('ul').append(button);
 }
 document.body.append(new Image());
 document.body.lastChild.src = 'http://outside.test/pixel.png';
 """
-"""Shows a button for each item, stores what is pressed, and asks for an image from outside."""
+"""Shows a button for each item, stores what is pressed after a while, and asks for an image from outside."""
 
 
 def write_bundle(

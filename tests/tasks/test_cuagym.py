@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 from cuagym_bundles import GOAL, REWARD, SETUP, write_bundle, write_hub
 from desktops import ISOLATIONS, desktop_for
+from patience import limit
 
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.config.schema import SuiteConfig
@@ -101,11 +103,15 @@ def test_programs_run_without_a_network_and_only_a_page_of_the_application_may_s
             refused += [await guest.post(f"/post?sid={sid}", json=goal), await guest.get(f"/state?sid={sid}")]
             cross = {**FROM_PAGE, "sec-fetch-site": "cross-site"}
             refused.append(await guest.post(f"/post?sid={sid}", json=goal, headers=cross))
-            refused += [await guest.get(f"{path}?sid={sid}", headers=FROM_PAGE) for path in ("/go", "/files/1")]
+            refused += [
+                await guest.get(f"{path}?sid={sid}", headers=FROM_PAGE) for path in ("/go", "/go/1", "/files/1")
+            ]
+            refused.append(await guest.post("/upload", content=b"1", headers=FROM_PAGE))
             refused.append(await guest.get("http://other.localhost:8080/", headers=FROM_PAGE))
             assert {reply.status_code for reply in refused} == {403}
             assert site.num_refused == len(refused)
-            assert "app.js" in (await guest.get("/../../../../../etc/passwd")).text  # a page of the application
+            for page in ("/../../../../../etc/passwd", "/goals/3", "/files", "/post/7"):  # pages of the application
+                assert "app.js" in (await guest.get(page)).text
             assert "'none'" in (await guest.get("/assets/app.js")).headers["content-security-policy"]
             for what in ({"action": "reset"}, {"action": "set_initial", "state": {}}):
                 assert (await guest.post(f"/post?sid={sid}", json=what, headers=FROM_PAGE)).status_code == 400
@@ -126,6 +132,32 @@ for headers in ({{}}, {{'Cookie': 'site=1', 'Sec-Fetch-Site': 'same-origin', 'Se
     link.request('POST', '/post?sid={sid}', body, {{'Host': '{app}.localhost:{port}', **headers}})
     print(link.getresponse().status)
 """
+THIEF = """
+import http.client, http.server, json
+class Thief(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        headers = {{'Sec-Fetch-Site': 'same-origin', 'Sec-Fetch-Dest': 'empty'}}
+        headers['Cookie'] = self.headers.get('Cookie', '')
+        link = http.client.HTTPConnection('127.0.0.1', {port}, timeout=5)
+        body = json.dumps({{'action': 'set_current', 'state': {{'items': {goal}}}}})
+        link.request('POST', '/post?sid={sid}', body, {{'Host': '{app}.localhost:{port}', **headers}})
+        self.send_response(link.getresponse().status)
+        self.end_headers()
+        self.wfile.write(b'a page, because for an empty one the browser shows an error')
+http.server.HTTPServer(('127.0.0.1', 9000), Thief).serve_forever()
+"""
+"""A server of the guest on the application's host name. It posts the goal with the cookie that a browser sends it."""
+
+
+async def status_of(desktop: Any, url: str) -> int:
+    """Return the status with which a server of the guest, which may still be starting, answers the task's browser."""
+    session, deadline = chromium.session_of(desktop), time.monotonic() + limit(20)
+    refused = await session.call("Page.navigate", url=url)
+    while refused.get("errorText"):
+        assert time.monotonic() < deadline, refused
+        await asyncio.sleep(0.2)
+        refused = await session.call("Page.navigate", url=url)
+    return await session.evaluate("performance.getEntriesByType('navigation')[0].responseStatus")
 
 
 @pytest.mark.skipif(
@@ -158,5 +190,10 @@ def test_a_guest_that_posts_the_goal_state_scores_0_and_the_page_and_the_host_sc
             click = Click(Point(int(place[0]), int(place[1]), screen_px(task.width, task.height)))
             await desktop.perform([click], action_id="press")
             assert await worth(task, desktop) == 1.0
+            await sites.write_state(desktop, start)
+            program = THIEF.format(port=sites.PORT, goal=GOAL, sid=start[APP]["sid"], app=APP)
+            await desktop.launch(["python3", "-c", program])
+            assert await status_of(desktop, f"http://{APP}.localhost:9000/") == 403
+            assert await worth(task, desktop) == 0.0
 
     asyncio.run(play())

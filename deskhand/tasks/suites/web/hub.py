@@ -8,6 +8,7 @@ reads its state at `/state` and stores it by `/post`; only a script of the page 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 from deskhand.tasks.formats.cuagym_programs import HubState
 from deskhand.tasks.suites.web.door import Door, Headers
 
-HOST_ONLY = ("/go", "/upload", "/files")
-"""Paths of the hub's own servers that guests do not get."""
+HOST_ONLY = re.compile(r"/(go($|/)|files/)")
+"""Paths of the hub's own servers that guests do not get. Pages such as "/goals" and "/files" are the applications'."""
 PAGE_ACTIONS = ("set", "set_current")
 _FROM_PAGE = {b"sec-fetch-site": b"same-origin", b"sec-fetch-dest": b"empty"}
 """Headers of a request of a page's own script; neither scripts nor people can set them."""
@@ -43,7 +44,7 @@ class HubApp(Door):
 
     def accepts_request(self, scope: Scope, headers: Headers) -> bool:
         path, is_from_page = scope["path"], all(headers.get(name) == value for name, value in _FROM_PAGE.items())
-        if path.startswith(HOST_ONLY):
+        if HOST_ONLY.match(path):
             return False
         if path in ("/state", "/post"):
             return is_from_page and scope["method"] == ("POST" if path == "/post" else "GET")

@@ -21,10 +21,12 @@ from deskhand.tasks.formats.cuagym_programs import DOMAIN, run_program
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.web import sites
-from deskhand.tasks.suites.web.scenario import SETTLE_GRACE_S, open_browser, own_pages
+from deskhand.tasks.suites.web.scenario import open_browser, own_pages
 from deskhand.tasks.task import CheckResult, Task
 
 MAX_STEPS = 30
+SETTLE_GRACE_S = 1.5
+"""Many applications post a change 0.3 s after it, some 0.5 s, and a busy machine is slower."""
 FILES = "cuagym_files"
 """Fact that has what the set-up program wrote to /tmp."""
 START = "cuagym_start"
