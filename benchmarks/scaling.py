@@ -1,4 +1,4 @@
-"""Concurrent episodes of a scripted engine: `python -m benchmarks.scaling [--full]`.
+"""Concurrent episodes of a scripted engine: `python -m benchmarks.scaling [--full] [--desktops KIND]`.
 
 Every case is a process of its own in which that many episodes run at once, through agent, recorder and frame store, on
 desktops that answer at once (fake: a new 320x256 screen for each action) or on local ones (real: a terminal in which
@@ -10,8 +10,8 @@ each action types a word). Printed for each case:
 - the busiest resource: the interpreter (CPU time of this process per second, at most about one core), or the cores.
 
 Then desktops per core, at a step per second each, and per GiB, and the exponent of the CPU time of a step over the
-number of episodes (0: it does not grow). Cases that do not fit on this machine are left out by name. Other load lowers
-the rates, but hardly the CPU times.
+number of episodes (0: it does not grow). More desktops are started than a pool starts by default, but cases that do not
+fit into the memory of this machine are left out by name. Other load lowers the rates, but hardly the CPU times.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ sys.path.insert(0, str(SUPPORT))
 from fake_desktop import PaintedDesktop, PaintedLease, PaintedPool, square_task  # pyright: ignore
 
 WIDTH, HEIGHT = 320, 256
+DESKTOP_MIB = 40
+"""Memory for a desktop with a terminal."""
 MAX_EXPONENT = 0.2
 """Of the CPU time of a step over the number of episodes."""
 
@@ -140,7 +142,7 @@ async def measure(case: Case, folder: Path) -> Found:
     async with AsyncExitStack() as stack:
         pool: Any = ChangingPool(case.episodes)
         if case.desktops == "real":
-            pool = await stack.enter_async_context(DesktopPool(case.episodes, prewarm=0))
+            pool = await stack.enter_async_context(DesktopPool(case.episodes, prewarm=0, memory_request_mib=None))
         runner = RecordedRunner(pool, recorder, agent, frames, script=script, playing=bench.engine.playing)
         memory: list[float] = []
         watching = asyncio.create_task(_watch_children(memory, case.episodes)) if case.desktops == "real" else None
@@ -228,6 +230,7 @@ def judge(found: dict[Case, Found], thresholds: Thresholds) -> None:
 
 def main() -> None:
     parser = parser_of(__doc__, "16 to 256 episodes, 15 to 100 turns")
+    parser.add_argument("--desktops", choices=("fake", "real"), help="measure only these")
     parser.add_argument("--case", help="JSON of one case, which is measured in this process")
     options, thresholds, found = parser.parse_args(), Thresholds(), dict[Case, Found]()
     if options.case:
@@ -235,10 +238,12 @@ def main() -> None:
             print(json.dumps(asdict(asyncio.run(measure(Case(**json.loads(options.case)), Path(folder))))))
         return
     print_head()
-    fitting, why = host_capacity.max_desktops()
+    memory_mib = host_capacity.available_memory_mib()
     for case in SIZES[options.size]:
-        if case.desktops == "real" and case.episodes > fitting:
-            print(f"left out: {case.episodes} real desktops; {fitting} fit ({why})")
+        if options.desktops not in (None, case.desktops):
+            continue
+        if case.desktops == "real" and case.episodes * DESKTOP_MIB > memory_mib:
+            print(f"left out: {case.episodes} real desktops; {memory_mib:.0f} MiB of memory are available")
             continue
         found[case] = run(case)
     show(found)
