@@ -11,7 +11,7 @@ each action types a word). Printed for each case:
 
 Then desktops per core, at a step per second each, and per GiB, and the exponent of the CPU time of a step over the
 number of episodes (0: it does not grow). More desktops are started than a pool starts by default, but cases that do not
-fit into the memory of this machine are left out by name. Other load lowers the rates, but hardly the CPU times.
+fit into the memory of this machine, and those that fail, are named. Other load lowers the rates, but hardly the CPU times.
 """
 
 from __future__ import annotations
@@ -187,15 +187,15 @@ async def _watch_children(memory: list[float], desktops: int) -> None:
         memory.append(await asyncio.to_thread(total))
 
 
-def run(case: Case) -> Found:
-    """Measure a case in a process of its own."""
+def run(case: Case) -> Found | str:
+    """Measure a case in a process of its own; return the last line of its error if it fails."""
     words = [sys.executable, "-m", "benchmarks.scaling", "--case", json.dumps(asdict(case))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+        words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"{case} ended with {done.returncode}")
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return Found(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -245,7 +245,11 @@ def main() -> None:
         if case.desktops == "real" and case.episodes * DESKTOP_MIB > memory_mib:
             print(f"left out: {case.episodes} real desktops; {memory_mib:.0f} MiB of memory are available")
             continue
-        found[case] = run(case)
+        measured = run(case)
+        if isinstance(measured, str):
+            print(f"failed: {case.episodes} {case.desktops} desktops, {case.turns} turns: {measured}", flush=True)
+        else:
+            found[case] = measured
     show(found)
     judge(found, thresholds)
     thresholds.finish()
