@@ -11,7 +11,8 @@ each action types a word). Printed for each case:
 
 Then desktops per core, at a step per second each, and per GiB, and the exponent of the CPU time of a step over the
 number of episodes (0: it does not grow). More desktops are started than a pool starts by default, but cases that do not
-fit into the memory of this machine, and those that fail, are named. Other load lowers the rates, but hardly the CPU times.
+fit into the memory of this machine, and those that fail, are named. Other load lowers the rates, but hardly the CPU
+times.
 """
 
 from __future__ import annotations
