@@ -248,7 +248,8 @@ def main() -> None:
             continue
         measured = run(case)
         if isinstance(measured, str):
-            print(f"failed: {case.episodes} {case.desktops} desktops, {case.turns} turns: {measured}", flush=True)
+            name = f"{case.episodes} episodes of {case.turns} turns, {case.desktops} desktops"
+            thresholds.check(name, False, measured, "end without an error")
         else:
             found[case] = measured
     show(found)
