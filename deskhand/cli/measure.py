@@ -32,7 +32,7 @@ def measure(
     variants
         Training seeds per family and policy.
     policies
-        Comma-separated scripted policies (default: noop, random, one_step, slips).
+        Comma-separated scripted policies (default: noop, random, one_step, slips, oracle).
     concurrency
         Families that are played at the same time, on desktops of their own.
     run

@@ -8,7 +8,8 @@ shows them. The policies, from the least skilled:
 - `one_step` takes the oracle's first step and stops,
 - `slips` is the oracle, but a tenth of its ops go wrong: a click misses its target, a text gets another
   character, a key is not pressed. Its success falls with the number of ops that must be right, and rises where a slip
-  does no harm.
+  does no harm,
+- `oracle` solves every variant.
 
 A stored count is of the variants of the training split.
 """
@@ -27,7 +28,7 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.audit_agents import random_clicks
 from deskhand.tasks.cheats.oracle_variants import as_far_as_possible
-from deskhand.tasks.family_checks import Policy, stops_early
+from deskhand.tasks.family_checks import Policy, oracle, stops_early
 from deskhand.tasks.task import Task
 
 STORED = Path(__file__).parent / "suites" / "measured_difficulty.json"
@@ -36,7 +37,7 @@ MISS_PX = 40
 """How far a click that slips lands from its place, in both directions: beyond most targets, within every screen."""
 NEXT_STEP_S = 20.0
 """After a slip, an oracle that waits longer for what does not appear has ended."""
-POLICY_NAMES = ("noop", "random", "one_step", "slips")
+POLICY_NAMES = ("noop", "random", "one_step", "slips", "oracle")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ Measured = dict[str, dict[str, Count]]
 
 def policies(share: float = SLIP_SHARE) -> dict[str, Policy]:
     """Return the policies by name; `share` is that of the ops of `slips` that go wrong."""
-    return {"noop": stops_early(0), "random": _random, "one_step": stops_early(1), "slips": with_slips(share)}
+    found = {"noop": stops_early(0), "random": _random, "one_step": stops_early(1), "slips": with_slips(share)}
+    return found | {"oracle": oracle}
 
 
 async def _random(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
@@ -150,5 +152,6 @@ def count_measured(families: Iterable[str], measured: Mapping[str, Mapping[str, 
         ("slips solves 0.5 to 0.75", sum(0.5 <= share < 0.75 for share in slips)),
         ("slips solves less than 0.5", sum(share < 0.5 for share in slips)),
         ("slips is not measured", len(found) - len(slips)),
+        ("oracle fails some", sum("oracle" in counts and counts["oracle"].share < 1 for counts in found)),
     ]
     return [row for row in rows if row[1]]

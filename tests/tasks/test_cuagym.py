@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from cuagym_bundles import GOAL, REWARD, SETUP, write_bundle, write_hub
+from cuagym_bundles import GOAL, NEMO_SETUP, REWARD, SETUP, write_bundle, write_hub, write_nemo_bundle
 from desktops import ISOLATIONS, desktop_for
 from patience import limit
 
@@ -69,6 +69,28 @@ def test_the_report_says_which_bundles_run_and_why_the_others_do_not(folder: Pat
         load_suite(suite_of(folder, families=("d-unbuilt",)), "local")
     with pytest.raises(ConfigError, match="allow_python_checks"):
         load_suite(suite_of(folder, allow_python_checks=False), "local")
+
+
+def test_rows_for_nemo_gym_are_played_instead_of_the_programs_beside_them(folder: Path) -> None:
+    write_nemo_bundle(folder, "a-row")
+    write_nemo_bundle(folder, "b-own-data", None)
+    write_nemo_bundle(folder, "c-silent", reward="print(1)")
+    write_nemo_bundle(folder, "d-unbuilt", NEMO_SETUP.replace("TODO_LIST", "WEBARENA_GITLAB"))
+    write_nemo_bundle(folder, "e-empty", reward="")
+    write_nemo_bundle(folder, "f-number", initial_setup=3)
+    write_nemo_bundle(folder, "g-cut")
+    (folder / "g-cut" / "nemo_task.json").write_text('{"task_payload": {')
+    write_nemo_bundle(folder, "h-list")
+    (folder / "h-list" / "nemo_task.json").write_text('{"task_payload": []}')
+    report = compatibility.check_compatibility("cuagym", folder)
+    assert report.verdicts() == {"runnable": 2, "missing files": 0, "unsupported": 2}
+    assert report.kinds() == {"broken": 1, "application": 1}
+    unreadable = {path.name: str(problems[0]) for path, problems in report.corpus.unreadable}
+    assert list(unreadable) == ["e-empty", "f-number", "g-cut", "h-list"]
+    assert "nemo_task.json" in unreadable["e-empty"]
+    assert "task_payload.cuagym.eval_reward_code" in unreadable["e-empty"]
+    assert "task_payload.cuagym.initial_setup" in unreadable["f-number"]
+    assert load_suite(suite_of(folder), "local").train_tasks == ("a-row", "b-own-data")
 
 
 def run(source: str, states: Any = None, files: dict[str, str] | None = None) -> dict[str, Any]:
@@ -163,8 +185,12 @@ async def status_of(desktop: Any, url: str) -> int:
 @pytest.mark.skipif(
     bool(missing(["chromium"])) or "namespaces" not in ISOLATIONS, reason="needs Chromium and namespaces"
 )
-def test_a_guest_that_posts_the_goal_state_scores_0_and_the_page_and_the_host_score_1(folder: Path) -> None:
-    write_bundle(folder, "todo")
+@pytest.mark.parametrize("kind", ["bundle", "row", "row without set-up"])
+def test_a_guest_that_posts_the_goal_state_scores_0_and_the_page_and_the_host_score_1(folder: Path, kind: str) -> None:
+    if kind == "bundle":
+        write_bundle(folder, "todo")
+    else:
+        write_nemo_bundle(folder, "todo", NEMO_SETUP if kind == "row" else None)
     task = load_suite(suite_of(folder), "local").make("todo", 0)
 
     async def worth(task: Task, desktop: Any) -> float:

@@ -48,6 +48,7 @@ async def test_skill_is_measured_on_desktops_and_stored_by_family(tmp_path: Path
         ("noop", "random", "one_step"), Count(0, 2)
     )
     assert counts["slips"].episodes == 2
+    assert counts["oracle"] == Count(2, 2)
 
 
 async def test_the_share_of_slips_decides_between_the_oracle_and_failure() -> None:
@@ -82,7 +83,7 @@ def test_counts_of_other_families_and_policies_are_kept(tmp_path: Path) -> None:
 def test_families_are_counted_by_what_solves_them() -> None:
     measured: Measured = {
         "easy": {"noop": Count(0, 5), "random": Count(1, 5), "one_step": Count(3, 5), "slips": Count(5, 5)},
-        "medium": {"noop": Count(0, 5), "random": Count(0, 5), "slips": Count(3, 5)},
+        "medium": {"oracle": Count(4, 5), "noop": Count(0, 5), "random": Count(0, 5), "slips": Count(3, 5)},
         "hard": {"slips": Count(2, 5)},
         "errored": {"slips": Count(0, 0)},
     }
@@ -93,15 +94,17 @@ def test_families_are_counted_by_what_solves_them() -> None:
         ("slips solves 0.5 to 0.75", 1),
         ("slips solves less than 0.5", 1),
         ("slips is not measured", 2),
+        ("oracle fails some", 1),
     ]
 
 
-def test_what_is_stored_is_of_bundled_families_and_none_is_solved_by_doing_nothing() -> None:
+def test_what_is_stored_is_of_bundled_families_that_the_oracle_solves_and_doing_nothing_does_not() -> None:
     stored = load_measured()
     known = {name for suite in ("basics", "web") for name in family_registry.families(suite)}
     assert stored.keys() <= known
     assert all(set(counts) >= set(difficulty.POLICY_NAMES) for counts in stored.values())
     assert all(counts["noop"].solved == 0 for counts in stored.values())
+    assert all(counts["oracle"].share == 1 for counts in stored.values())
 
 
 def test_the_measured_success_of_a_suite_is_shown(cli, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
@@ -21,7 +22,7 @@ from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
 from deskhand.tasks.family_checks import check_family, check_family_live
-from deskhand.tasks.suites import basics, family_registry
+from deskhand.tasks.suites import basics, family_registry, web
 from deskhand.tasks.suites.basics import FAMILIES, make_task
 from deskhand.tasks.task import SPLIT_SIZE, SPLITS, CheckResult, Family, Task, named_family, seed_for, split_of
 
@@ -171,3 +172,17 @@ def test_the_documentation_lists_every_family_with_its_milestones() -> None:
                 line.startswith(f"| `{family.name}` |") and f"{task.width}x{task.height}" in line
                 for line in text.splitlines()
             )
+
+
+def test_families_take_few_lines() -> None:
+    """At most 45 per family, blank ones not counted, in all modules of `basics` and `web` that define families."""
+    defining = [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith(("deskhand.tasks.suites.basics.", "deskhand.tasks.suites.web."))
+        and any(isinstance(value, Family) for value in vars(module).values())
+    ]
+    lines = [line for module in defining for line in Path(str(module.__file__)).read_text().splitlines()]
+    per_family = sum(bool(line.strip()) for line in lines) / len({**FAMILIES, **web.FAMILIES})
+    assert len(defining) > 30
+    assert per_family <= 45, f"{per_family:.1f}"

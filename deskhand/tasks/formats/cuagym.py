@@ -3,6 +3,9 @@
 Start with `load_folder`, then `requirements_of`; `tasks.suites.web.hub_task` makes the tasks. Programs name an
 application of CUA-Gym-Hub by a placeholder (`__CUA_GYM_GMAIL_URL__`) or by the address of the release's own servers.
 Built applications are read from `hub/websites/` in the folder of the tasks.
+
+Bundles of schema version 2 also have `nemo_task.json`, the row for NeMo-Gym. Its programs are played: their `reward.py`
+is for CUA-Gym's own validation. They name the session by `__CUA_GYM_SID__`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from deskhand.tasks.formats.requirements import Requirement
 
 SUITE = "cuagym"
 TASK_FILE, REWARD, SETUP = "task.json", "reward.py", "initial_setup"
+NEMO_FILE = "nemo_task.json"
+SESSION = "deskhand"
+"""Session of tasks whose programs do not choose one."""
 WEBSITES = Path("hub", "websites")
 _PLACEHOLDER = re.compile(r"__CUA_GYM_([A-Z0-9_]+?)(?:_MOCK)?_(URL|HOST)__")
 _RELEASED = re.compile(r"(https?://)?cua-gym-([a-z0-9-]+)\.xlang\.ai")
@@ -39,6 +45,8 @@ class CuaGymTask:
     """File name of the set-up, which is a Python or shell program or a document; empty: none."""
     setup: str
     reward: str
+    reward_name: str = REWARD
+    """File that has the reward program."""
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -54,7 +62,10 @@ class CuaGymTask:
 
 
 def load(folder: Path) -> Loaded[CuaGymTask]:
-    """Load a bundle. Raises `TaskFileError` if `task.json` is not a JSON object with an instruction."""
+    """Load a bundle. Raises `TaskFileError` if `task.json` is not a JSON object with an instruction, or if
+    `nemo_task.json` lacks a program."""
+    if (folder / NEMO_FILE).is_file():
+        return Loaded(folder, _nemo_task(folder), ())
     path = folder / TASK_FILE
     value = load_json(path).value
     instruction = value.get("instruction") if isinstance(value, dict) else None
@@ -71,6 +82,24 @@ def load(folder: Path) -> Loaded[CuaGymTask]:
         _text(folder / REWARD),
     )
     return Loaded(folder, task, ())
+
+
+def _nemo_task(folder: Path) -> CuaGymTask:
+    """Return the task of a NeMo-Gym row. Without a set-up program the application starts with its own data."""
+    path = folder / NEMO_FILE
+    row = load_json(path).value
+    payload = row.get("task_payload") if isinstance(row, dict) else None
+    programs = payload.get("cuagym") if isinstance(payload, dict) else None
+    if not isinstance(payload, dict) or not isinstance(programs, dict):
+        raise TaskFileError([Problem(str(path), "task_payload.cuagym", "is missing or not an object")])
+    instruction, reward = payload.get("intent"), programs.get("eval_reward_code")
+    setup, app = programs.get("initial_setup") or "", programs.get("app_dir")
+    needed = {"intent": instruction, "cuagym.eval_reward_code": reward, "cuagym.app_dir": app}
+    for key, value in {**needed, "cuagym.initial_setup": setup or "none"}.items():
+        if not isinstance(value, str) or not value.strip():
+            raise TaskFileError([Problem(str(path), f"task_payload.{key}", "is missing, empty or not a string")])
+    name = str(payload.get("task_id", folder.name))
+    return CuaGymTask(name, str(instruction), str(app), f"{SETUP}.py", str(setup), str(reward), NEMO_FILE)
 
 
 def load_folder(folder: Path) -> Corpus[CuaGymTask]:
@@ -101,15 +130,15 @@ def built_apps(folder: Path) -> dict[str, Path]:
 def requirements_of(task: CuaGymTask, built: dict[str, Path]) -> list[Requirement]:
     """Return why a task cannot run on this machine; nothing if it can."""
     if not task.reward.strip():
-        return [Requirement("broken", f"{REWARD} is empty")]
+        return [Requirement("broken", f"{task.reward_name} is empty")]
     if task.setup_name != f"{SETUP}.py" or not task.apps:
         return [Requirement("desktop", task.setup_name or "no set-up program")]
     found = [Requirement("application", f"hub application {app}") for app in task.apps if app not in built]
     if "REWARD:" not in task.reward:
-        found.append(Requirement("broken", f"{REWARD} never prints REWARD:"))
+        found.append(Requirement("broken", f"{task.reward_name} never prints REWARD:"))
     if "/upload" in task.setup:
         found.append(Requirement("upload", task.setup_name))
-    for name, source in ((task.setup_name, task.setup), (REWARD, task.reward)):
+    for name, source in ((task.setup_name, task.setup), (task.reward_name, task.reward)):
         try:
             missing = [library for library in _imported(source) if not _is_installed(library)]
         except (SyntaxError, ValueError) as error:
@@ -143,6 +172,7 @@ def _with_addresses(source: str, port: int) -> str:
     def named(app: str, *, is_url: bool) -> str:
         return f"{'http://' if is_url else ''}{app}{DOMAIN}:{port}"
 
+    source = source.replace("__CUA_GYM_SID__", SESSION)
     source = _PLACEHOLDER.sub(lambda found: named(_app_name(found[1]), is_url=found[2] == "URL"), source)
     return _RELEASED.sub(lambda found: named(found[2], is_url=bool(found[1])), source)
 

@@ -16,8 +16,8 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import setup_facts
 from deskhand.tasks.document_readers import InvalidDocument
-from deskhand.tasks.formats.cuagym import REWARD, SUITE, CuaGymTask
-from deskhand.tasks.formats.cuagym_programs import DOMAIN, run_program
+from deskhand.tasks.formats.cuagym import SESSION, SUITE, CuaGymTask
+from deskhand.tasks.formats.cuagym_programs import DOMAIN, HubState, run_program
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.web import sites
@@ -40,6 +40,8 @@ def task_of(task: CuaGymTask, built: dict[str, Path], size: tuple[int, int], max
 
     async def setup(desktop: StageableDesktop) -> None:
         made = await read_in_subprocess(run_program, b"", setup_source, task.setup_name, {})
+        if not task.setup:
+            made["states"] = {app: HubState(sid=SESSION).data() for app in task.apps}
         if made["error"] or not made["states"]:
             why = made["error"] or "it set the state of no application"
             raise EvaluatorError(f"CUA-Gym task {task.id}: {task.setup_name} failed: {why}")
@@ -53,12 +55,15 @@ def task_of(task: CuaGymTask, built: dict[str, Path], size: tuple[int, int], max
 
     async def score(states: dict[str, Any], files: dict[str, str]) -> tuple[float, str]:
         """Return the reward and what the program printed. Raises `EvaluatorError` for a program that fails."""
-        done = await read_in_subprocess(run_program, json.dumps(states).encode(), reward_source, REWARD, files)
+        done = await read_in_subprocess(
+            run_program, json.dumps(states).encode(), reward_source, task.reward_name, files
+        )
         rewards = _REWARD_LINE.findall(done["output"])
         try:
             value = float(rewards[-1])
         except (IndexError, ValueError):
-            raise EvaluatorError(f"CUA-Gym task {task.id}: {REWARD}: {done['error'] or 'no REWARD: line'}") from None
+            why = done["error"] or "no REWARD: line"
+            raise EvaluatorError(f"CUA-Gym task {task.id}: {task.reward_name}: {why}") from None
         return (min(1.0, max(0.0, value)) if value == value else 0.0), done["output"]
 
     async def check(desktop: StageableDesktop) -> CheckResult:
@@ -69,10 +74,11 @@ def task_of(task: CuaGymTask, built: dict[str, Path], size: tuple[int, int], max
         except InvalidDocument as error:
             value, printed = 0.0, str(error)
         except EvaluatorError as error:
-            await score(setup_facts.noted(desktop, START), files)  # a program that fails at the start is to blame
+            if task.setup:  # without one, a state is known only when the page has stored it
+                await score(setup_facts.noted(desktop, START), files)  # a program that fails at the start is to blame
             value, printed = 0.0, str(error)
         pages = Finding("pages of the agent's own", float(own == "none"), own, "none")
-        findings = (Finding(REWARD, value, printed, "REWARD: 1.0"), pages)
+        findings = (Finding(task.reward_name, value, printed, "REWARD: 1.0"), pages)
         return CheckResult(value if own == "none" else 0.0, printed[-200:], findings=findings)
 
     return Task(
