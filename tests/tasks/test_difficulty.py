@@ -11,7 +11,14 @@ from deskhand.actions.ops import Click, Done, Drag, Key, Op, Point, Type, Wait, 
 from deskhand.errors import ConfigError
 from deskhand.recipes.measure_difficulty import measure_families
 from deskhand.tasks import difficulty
-from deskhand.tasks.difficulty import Count, Measured, count_measured, load_measured, store_measured
+from deskhand.tasks.difficulty import (
+    POLICY_NAMES,
+    Count,
+    Measured,
+    count_measured,
+    load_measured,
+    store_measured,
+)
 from deskhand.tasks.suites import basics, family_registry, family_stats
 
 TASK = family_registry.make_task("dialog_choice", 0)
@@ -98,12 +105,14 @@ def test_families_are_counted_by_what_solves_them() -> None:
     ]
 
 
-def test_the_oracle_solves_every_bundled_family_and_doing_nothing_none() -> None:
+def test_every_policy_played_every_bundled_family_and_only_skill_solves_one() -> None:
     stored = load_measured()
     assert stored.keys() == {name for suite in ("basics", "web") for name in family_registry.families(suite)}
     assert all(counts["oracle"].share == 1 and counts["oracle"].episodes >= 5 for counts in stored.values())
     assert sum(counts["oracle"].episodes >= 20 for counts in stored.values()) >= 40
-    assert all(counts.get("noop", Count()).solved == 0 for counts in stored.values())
+    assert all(counts.keys() == set(POLICY_NAMES) for counts in stored.values())
+    assert all(counts[name].episodes >= 2 for counts in stored.values() for name in POLICY_NAMES)
+    assert all(counts[name].solved == 0 for counts in stored.values() for name in ("noop", "random"))
 
 
 def test_the_measured_success_of_a_suite_is_shown(cli, tmp_path: Path) -> None:
