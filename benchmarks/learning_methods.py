@@ -1,7 +1,8 @@
 """Which methods learn from fewer episodes: `python -m benchmarks.learning_methods [--full] [--seeds N] [--folder DIR]
 [--methods NAME ...] [--teacher CHECKPOINT]`.
 
-Runs `deskhand demo` for each method and seed: GRPO as it is, each method of docs/training.md alone, and all together.
+Runs `deskhand demo` for each method and seed: GRPO with one update per step, each method of docs/training.md alone, and
+all together.
 Rewards alone train them; there is no oracle and no teacher. With `--teacher`, such as the last checkpoint of a demo,
 methods that learn from it have a table of their own. Every second step is evaluated on the validation split, a run ends
 when success reaches `THRESHOLD`, and the scored training episodes until then are counted. The figure of a method is the
@@ -36,13 +37,15 @@ THRESHOLD = 0.65
 split; by now the demo ends higher, with other weights of the bundled policy (docs/evidence/learning.md)."""
 POLL_S = 2.0
 BASELINE, TOGETHER = "grpo", "together"
+ONE_UPDATE = "trainer.num_minibatches=1"
 METHODS: dict[str, tuple[str, ...]] = {
-    BASELINE: (),
-    "curriculum": ("loop.curriculum=frontier",),
-    "early_stop": ("loop.early_stop_probability=0.15",),
-    "replay": ("loop.replay_groups=3",),
-    "self_imitation": ("loop.replay_groups=3", "loop.replay_best_only=true"),
-    "gigpo": ("trainer.algorithm=gigpo",),
+    BASELINE: (ONE_UPDATE,),
+    "minibatches": (),
+    "curriculum": (ONE_UPDATE, "loop.curriculum=frontier"),
+    "early_stop": (ONE_UPDATE, "loop.early_stop_probability=0.15"),
+    "replay": (ONE_UPDATE, "loop.replay_groups=3"),
+    "self_imitation": (ONE_UPDATE, "loop.replay_groups=3", "loop.replay_best_only=true"),
+    "gigpo": (ONE_UPDATE, "trainer.algorithm=gigpo"),
     TOGETHER: (
         "loop.curriculum=frontier",
         "loop.early_stop_probability=0.15",
@@ -50,7 +53,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "trainer.algorithm=gigpo",
     ),
 }
-"""Settings by method."""
+"""Settings by method. The demo's own have three minibatches."""
 METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
     "distillation": ("trainer.distillation.teacher={teacher}", "trainer.distillation.rl_loss_weight=0"),
     "distillation_and_rewards": ("trainer.distillation.teacher={teacher}",),
