@@ -64,6 +64,15 @@ _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom."""
 
 
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return Student's 95 % interval of the mean of at most ten values; unbounded with a single one."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    mean = statistics.fmean(values)
+    half = _T_975[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
 @dataclass(frozen=True)
 class Cost:
     """Episodes to the threshold over the seeds of a method."""
@@ -79,11 +88,8 @@ class Cost:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the mean; unbounded with a single seed."""
-        count = len(self.episodes)
-        if count < 2:
-            return 0.0, math.inf
-        half = _T_975[count - 2] * statistics.stdev(self.episodes) / math.sqrt(count)
-        return max(0.0, self.mean - half), self.mean + half
+        low, high = student_interval(self.episodes)
+        return max(0.0, low), high
 
     def __str__(self) -> str:
         low, high = self.interval

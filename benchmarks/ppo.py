@@ -11,7 +11,7 @@ from benchmarks.learning import Gain, Outcome, options_of, run_seeds
 from benchmarks.thresholds import Thresholds, print_head
 from deskhand.store.run import Run
 
-SETTINGS = ("trainer.algorithm=ppo",)
+SETTINGS = ("trainer.algorithm=ppo", "trainer.num_minibatches=1")
 MINUTES = "max_minutes=6.5"
 
 
