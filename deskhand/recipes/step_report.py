@@ -26,7 +26,7 @@ from deskhand.recipes.health_rules import (
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import Group
 from deskhand.rollout.success_statistics import MAX_FAMILIES
-from deskhand.tasks.outcome import Scored
+from deskhand.tasks.outcome import Errored, Scored
 
 SCHEMA_VERSION = 2
 """`schema_version` of each line of metrics.jsonl."""
@@ -95,6 +95,7 @@ class StepAccumulator:
     num_stopped_episodes: int = 0
     """Episodes that were not started, because their group was stopped early."""
     num_errored: int = 0
+    """Episodes without a score, except those that a stopped run cancelled."""
     num_tokens: int = 0
     """Sampled tokens of scored episodes."""
     num_calls: int = 0
@@ -118,7 +119,7 @@ class StepAccumulator:
             self.replies.update(step.reply_error for step in result.transcript.steps)
             if result.first_click_on_target is not None:
                 self.first_clicks.append(result.first_click_on_target)
-        else:
+        elif isinstance(result.outcome, Errored) and result.outcome.cause != "cancelled":  # stopping a run is no outage
             self.num_errored += 1
         if completed is not None:
             self.num_groups += 1

@@ -363,7 +363,7 @@ class TrainingLoop:
         metrics |= memory_metrics() | self._times.metrics()
         metrics |= {
             "episodes/ended": counts.ended,
-            "episodes/errored_frac_total": counts.num_errored / max(1, counts.ended),
+            "episodes/errored_frac_total": counts.errored_fraction,
             **{f"episodes/{name}": count for name, count in counts.flat().items()},
             "perf/episodes_per_minute": self.scheduler.episodes_per_minute,
             **{f"time/{phase}": seconds for phase, seconds in phases.items()},

@@ -75,8 +75,10 @@ class EpisodeCounts:
         return self.started - self.in_flight
 
     @property
-    def num_errored(self) -> int:
-        return sum(self.errored.values())
+    def errored_fraction(self) -> float:
+        """Fraction of the ended episodes without a score, except those that a stopped run cancelled."""
+        cancelled = self.errored["cancelled"]
+        return (sum(self.errored.values()) - cancelled) / max(1, self.ended - cancelled)
 
     def flat(self) -> dict[str, int]:
         """Return all counts by name, as fields of metrics and log events."""

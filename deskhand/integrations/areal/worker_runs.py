@@ -139,7 +139,11 @@ def _metrics(path: Path, rows: Sequence[EpisodeRow]) -> Iterable[dict[str, Any]]
     began = min((row.started_at for row in rows), default=0.0)
     before = began
     for step, line in sorted(latest.items()):
-        ended = [row for row in rows if row.finished_at is not None and before <= row.finished_at < line["time"]]
+        ended = [
+            row
+            for row in rows
+            if row.cause != "cancelled" and row.finished_at is not None and before <= row.finished_at < line["time"]
+        ]
         scored = [row for row in ended if row.reward is not None]
         elapsed_s = max(line["time"] - before, 1e-9)
         yield {
