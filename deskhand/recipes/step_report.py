@@ -95,7 +95,7 @@ class StepAccumulator:
     num_stopped_episodes: int = 0
     """Episodes that were not started, because their group was stopped early."""
     num_errored: int = 0
-    """Episodes without a score, except those that a stopped run cancelled."""
+    """Episodes without a score, except those that a stopped run canceled."""
     num_tokens: int = 0
     """Sampled tokens of scored episodes."""
     num_calls: int = 0

@@ -76,7 +76,7 @@ class EpisodeCounts:
 
     @property
     def errored_fraction(self) -> float:
-        """Fraction of the ended episodes without a score, except those that a stopped run cancelled."""
+        """Fraction of the ended episodes without a score, except those that a stopped run canceled."""
         cancelled = self.errored["cancelled"]
         return (sum(self.errored.values()) - cancelled) / max(1, self.ended - cancelled)
 
