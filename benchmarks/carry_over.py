@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.learning import Outcome, options_of, print_outcome, run_demo, run_seeds
+from benchmarks.learning import Outcome, judge_size, options_of, print_outcome, run_demo, run_seeds
 from benchmarks.learning_methods import student_interval
 from benchmarks.thresholds import Thresholds, print_head
 from deskhand.rollout.eval_loop import EvalReport
@@ -59,9 +59,7 @@ def main() -> None:
     print()
     if is_full:
         for one in found:
-            smaller = min(one.before.success.total, one.after.success.total)
-            figure = f"{smaller} on the smaller side"
-            thresholds.check(f"{one.name}: held-out episodes", smaller >= 200, figure, ">= 200")
+            judge_size(one, thresholds)
     thresholds.finish()
 
 

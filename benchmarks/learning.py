@@ -219,14 +219,19 @@ def judge_time(found: Outcome, thresholds: Thresholds) -> None:
     thresholds.check(name, found.peak_mib <= MAX_MIB, peak, f"<= {MAX_MIB} MiB")
 
 
+def judge_size(found: Outcome, thresholds: Thresholds) -> None:
+    """Check that enough held-out episodes were scored."""
+    smaller = min(found.before.success.total, found.after.success.total)
+    thresholds.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
+
+
 def judge_gain(found: Outcome, thresholds: Thresholds) -> None:
     """Check the thresholds of a run with images."""
     success, clicks = (
         Gain(found.before.success, found.after.success),
         Gain(found.before.first_click, found.after.first_click),
     )
-    smaller = min(found.before.success.total, found.after.success.total)
-    thresholds.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
+    judge_size(found, thresholds)
     passed = success.value >= 0.2 and success.apart
     apart = "apart" if success.apart else "not apart"
     thresholds.check(f"{found.name}: success", passed, f"{success}, intervals {apart}", ">= 20 points, intervals apart")

@@ -7,7 +7,7 @@ takes about nine with both evaluations. Without --full the runs take two steps a
 
 from __future__ import annotations
 
-from benchmarks.learning import Gain, Outcome, options_of, run_seeds
+from benchmarks.learning import Gain, Outcome, judge_size, options_of, run_seeds
 from benchmarks.thresholds import Thresholds, print_head
 from deskhand.store.run import Run
 
@@ -18,8 +18,7 @@ MINUTES = "max_minutes=6.5"
 def judge(found: Outcome, thresholds: Thresholds) -> None:
     """Check that the interval of the held-out gain lies above 0."""
     gain = Gain(found.before.success, found.after.success)
-    smaller = min(found.before.success.total, found.after.success.total)
-    thresholds.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
+    judge_size(found, thresholds)
     thresholds.check(f"{found.name}: success", gain.interval[0] > 0, f"{gain}", "interval above 0")
 
 
