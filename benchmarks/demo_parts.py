@@ -3,8 +3,8 @@
 Runs steps of the demo without evaluations and prints CPU seconds by program and, for Deskhand's own process, by thread.
 The kernel reports every task that ends (taskstats, Documentation/accounting/taskstats.rst), so programs that live for
 milliseconds count too. The rows are compared with what the kernel charges to the control group of the run (cpuacct), or
-else to the process and its children. Needs root. --programs prints instead what each program of the demo's desktops
-costs at its start, and how much of that a process that was forked when it had loaded would save at most.
+else to the process and its children. Needs root. --programs prints instead what each program of `PROGRAMS` costs at its
+start, and how much of that a process that was forked when it had loaded would save at most.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pathlib import Path
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.tasks import chromium
 
 SIZES = {
     "smoke": ("loop.total_steps=1", "loop.groups_per_step=2", "loop.group_size=4", "loop.max_concurrent_episodes=2"),
@@ -45,7 +46,15 @@ REAP_S, MAX_DEPTH = 3.0, 30
 """Seconds in which the processes of a namespace end after its first one, and most ancestors."""
 CPUACCT = Path("/sys/fs/cgroup/cpuacct")
 PROCESS = "deskhand"
-PROGRAMS = ("openbox", "xterm", "galculator")
+PROGRAMS = {
+    "openbox": ("openbox",),
+    "xterm": ("xterm",),
+    "galculator": ("galculator",),
+    "chromium": ("chromium", *chromium.FLAGS, "about:blank"),
+}
+"""Argument vectors by name."""
+AFTER_S = 2.0
+"""Seconds in which a program whose window has settled may still be starting."""
 _NAMED = (
     "import ctypes, sys, threading; prctl = ctypes.CDLL(None).prctl; started = threading.Thread._bootstrap_inner\n"
     "def named(self): prctl(15, self.name[:15].encode()); started(self)\n"
@@ -219,8 +228,8 @@ def measure(settings: Sequence[str]) -> tuple[dict[str, float], float, int, floa
 
 async def program_starts(repetitions: int) -> None:
     """Print the CPU milliseconds of `PROGRAM --version` (loading, linking, and what a program does before it connects)
-    and of the program until its window has settled, medians on fresh desktops."""
-    for program in PROGRAMS:
+    and of the program until its window has settled and `AFTER_S` later, medians on fresh desktops."""
+    for program, argv in PROGRAMS.items():
         version_ms, start_ms, wall_ms = [], [], []
         for _ in range(repetitions):
             desktop = LocalDesktop()
@@ -233,10 +242,11 @@ async def program_starts(repetitions: int) -> None:
                     start_ms.append(_used_ms(desktop.parts()["window manager"]))
                     continue
                 began = time.perf_counter()
-                await desktop.launch([program])
+                await desktop.launch([*argv])
                 await desktop.wait_window(program)
                 wall_ms.append(1e3 * (time.perf_counter() - began))
                 await desktop.observe()
+                await asyncio.sleep(AFTER_S)
                 start_ms.append(_used_ms(desktop.parts()["applications"]))
             finally:
                 await desktop.close()
@@ -266,7 +276,7 @@ def _used_ms(pids: Sequence[int]) -> float:
 def main() -> None:
     parser = parser_of(__doc__, "seven steps of the demo instead of three")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the run")
-    parser.add_argument("--programs", action="store_true", help="only the start of each program of the demo's tasks")
+    parser.add_argument("--programs", action="store_true", help="only the start of each program of `PROGRAMS`")
     options, thresholds = parser.parse_args(), Thresholds()
     print_head()
     if options.programs:

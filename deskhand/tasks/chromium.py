@@ -14,14 +14,12 @@ import json
 import weakref
 from typing import Any
 
+from deskhand.desktop.applications import browser
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 
 FLAGS = (
-    "--no-first-run", "--no-default-browser-check", "--password-store=basic", "--disable-gpu",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-smooth-scrolling",
-    "--disable-features=Translate,MediaRouter,OptimizationHints,GlobalMediaControls", "--hide-crash-restore-bubble",
-    "--force-color-profile=srgb", "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
+    *browser.FLAGS, "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
     "--enable-features=EnablePortBoundCookies",
 )  # fmt: skip
 """Cookies are bound to their port, because a guest that serves another port of the same host would get them."""
@@ -215,11 +213,11 @@ async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumS
     launch_piped = getattr(desktop, "launch_piped", None)
     if launch_piped is None:
         raise ConfigError("the browser needs a local desktop: the host controls it by pipes (desktop.backend: local)")
-    browser = ChromiumSession(await launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", url]))
-    _browsers[desktop] = browser
+    session = ChromiumSession(await launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", url]))
+    _browsers[desktop] = session
     await desktop.wait_window("chromium")
-    await browser.attach()
-    return browser
+    await session.attach()
+    return session
 
 
 def session_of(desktop: StageableDesktop) -> ChromiumSession:
