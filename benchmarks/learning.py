@@ -100,21 +100,30 @@ class Gain:
 
 def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
     """Run the demo in a process, with output to `<folder>.log`. Raises `SystemExit` if it fails."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "deskhand", "demo", str(folder), "--restart"]
+    folder.with_name(folder.name + ".log").unlink(missing_ok=True)
+    began, began_at = time.monotonic(), time.time()
+    run_logged(["demo", str(folder), "--restart"], settings, folder)
+    total_s = time.monotonic() - began
+    with Run.open(folder, read_only=True) as run:
+        return outcome_of(name, run, began_at, total_s)
+
+
+def run_logged(words: Sequence[str], settings: Sequence[str], folder: Path) -> None:
+    """Run a command of deskhand with these settings, and its output at the end of `<folder>.log`.
+
+    Raises `SystemExit` if it fails.
+    """
+    command = [sys.executable, "-m", "deskhand", *words]
     for setting in settings:
         command += ["--set", setting]
     log = folder.with_name(folder.name + ".log")
-    began, began_at = time.monotonic(), time.time()
-    with log.open("w") as output:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as output:
         code = subprocess.run(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
         ).returncode
-    total_s = time.monotonic() - began
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}; {log} says why: {log.read_text().strip()[-300:]}")
-    with Run.open(folder, read_only=True) as run:
-        return outcome_of(name, run, began_at, total_s)
 
 
 def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
@@ -143,7 +152,7 @@ def evaluate_more(found: Outcome, folder: Path, names: Sequence[str]) -> Outcome
         changes = EVALUATIONS[title]
         settings = [f"evaluation.{key}={value}" for key, value in changes.items()]
         for step in dict.fromkeys((0, found.steps)):
-            evaluate(folder, settings, "--step", str(step))
+            run_logged(["eval", str(folder), "--step", str(step)], settings, folder)
         with Run.open(folder, read_only=True) as run:
             before = run.metadata["config"]
             now = copy.deepcopy(before)
@@ -155,31 +164,21 @@ def evaluate_more(found: Outcome, folder: Path, names: Sequence[str]) -> Outcome
     return replace(found, more=reports)
 
 
-def evaluate(folder: Path, settings: Sequence[str], *words: str) -> None:
-    """Run `deskhand eval`, with output at the end of `<folder>.log`. Raises `SystemExit` if it fails."""
-    command = [sys.executable, "-m", "deskhand", "eval", str(folder), *words]
-    for setting in settings:
-        command += ["--set", setting]
-    log = folder.with_name(folder.name + ".log")
-    with log.open("a") as output:
-        code = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-        ).returncode
-    if code:
-        raise SystemExit(f"{' '.join(command)} ended with {code}; {log} says why: {log.read_text().strip()[-300:]}")
-
-
 def print_warm_start(checkpoint: Path, folder: Path, settings: Sequence[str]) -> None:
     """Print the success of another checkpoint on the same tasks, sampled and greedily."""
     print(f"\n{checkpoint.name}, not trained")
     for title, changes in {"sampled": {}, **EVALUATIONS}.items():
         target = folder / title.replace(" ", "-").replace(",", "")
-        words = ["--config", str(ROOT / "configs" / "tiny_cpu.yaml"), "--policy", str(checkpoint)]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        evaluate(target, [*settings, *(f"evaluation.{key}={value}" for key, value in changes.items())], *words)
-        with Run.open(target, read_only=True) as run:
-            (name,) = {row.phase for row in run.episodes()}
-            print(f"  {title:24} {build_eval_report(run, name).success}")
+        settings_of_it = [*settings, *(f"evaluation.{key}={value}" for key, value in changes.items())]
+        print(f"  {title:24} {evaluate(target, 'tiny_cpu', checkpoint, settings_of_it).success}")
+
+
+def evaluate(folder: Path, config: str, policy: Path | str, settings: Sequence[str]) -> EvalReport:
+    """Evaluate a policy on the test tasks of a config; return the report."""
+    run_logged(["eval", str(folder), "--config", config, "--policy", str(policy)], settings, folder)
+    with Run.open(folder, read_only=True) as run:
+        (name,) = {row.phase for row in run.episodes()}
+        return build_eval_report(run, name)
 
 
 def print_outcome(found: Outcome) -> None:

@@ -37,15 +37,16 @@ THRESHOLD = 0.65
 split; by now the demo ends higher, with other weights of the bundled policy (docs/evidence/learning.md)."""
 POLL_S = 2.0
 BASELINE, TOGETHER = "grpo", "together"
-ONE_UPDATE = "trainer.num_minibatches=1"
+ONE_UPDATE = ("trainer.num_minibatches=1", "trainer.learning_rate=6e-4")
+"""GRPO as in the demo of commit 5fc41c0."""
 METHODS: dict[str, tuple[str, ...]] = {
-    BASELINE: (ONE_UPDATE,),
+    BASELINE: ONE_UPDATE,
     "minibatches": (),
-    "curriculum": (ONE_UPDATE, "loop.curriculum=frontier"),
-    "early_stop": (ONE_UPDATE, "loop.early_stop_probability=0.15"),
-    "replay": (ONE_UPDATE, "loop.replay_groups=3"),
-    "self_imitation": (ONE_UPDATE, "loop.replay_groups=3", "loop.replay_best_only=true"),
-    "gigpo": (ONE_UPDATE, "trainer.algorithm=gigpo"),
+    "curriculum": (*ONE_UPDATE, "loop.curriculum=frontier"),
+    "early_stop": (*ONE_UPDATE, "loop.early_stop_probability=0.15"),
+    "replay": (*ONE_UPDATE, "loop.replay_groups=3"),
+    "self_imitation": (*ONE_UPDATE, "loop.replay_groups=3", "loop.replay_best_only=true"),
+    "gigpo": (*ONE_UPDATE, "trainer.algorithm=gigpo"),
     TOGETHER: (
         "loop.curriculum=frontier",
         "loop.early_stop_probability=0.15",
@@ -53,7 +54,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "trainer.algorithm=gigpo",
     ),
 }
-"""Settings by method. The demo's own have three minibatches."""
+"""Settings by method. The demo's own have three minibatches and a lower learning rate."""
 METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
     "distillation": ("trainer.distillation.teacher={teacher}", "trainer.distillation.rl_loss_weight=0"),
     "distillation_and_rewards": ("trainer.distillation.teacher={teacher}",),

@@ -19,8 +19,8 @@ from benchmarks.thresholds import ROOT
 
 TESTED_WHOLE = {"exactness", "gpu", "gpu_options", "gpu_training"}
 """`test_gpu_pages.py` runs them and reads what they print."""
-LONG = {"carry_over", "learning_methods", "ppo", "scaling", "training_soak", "trl", "versions"}
-FOLDERS = {"carry_over", "learning", "learning_methods", "ppo"}
+LONG = {"carry_over", "learning_methods", "miniwob", "ppo", "scaling", "training_soak", "trl", "versions"}
+FOLDERS = {"carry_over", "learning", "learning_methods", "miniwob", "ppo"}
 UNREACHABLE = (
     "No matching distribution found",
     "Temporary failure in name resolution",
