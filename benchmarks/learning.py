@@ -169,8 +169,8 @@ def print_warm_start(checkpoint: Path, folder: Path, settings: Sequence[str]) ->
     print(f"\n{checkpoint.name}, not trained")
     for title, changes in {"sampled": {}, **EVALUATIONS}.items():
         target = folder / title.replace(" ", "-").replace(",", "")
-        settings_of_it = [*settings, *(f"evaluation.{key}={value}" for key, value in changes.items())]
-        print(f"  {title:24} {evaluate(target, 'tiny_cpu', checkpoint, settings_of_it).success}")
+        own = [*settings, *(f"evaluation.{key}={value}" for key, value in changes.items())]
+        print(f"  {title:24} {evaluate(target, 'tiny_cpu', checkpoint, own).success}")
 
 
 def evaluate(folder: Path, config: str, policy: Path | str, settings: Sequence[str]) -> EvalReport:

@@ -21,7 +21,7 @@ from benchmarks.learning import EVALUATIONS, Gain, Outcome, evaluate, evaluate_m
 from benchmarks.thresholds import Thresholds, print_head
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
-from deskhand.store.run import Run
+from deskhand.store.run import TRAIN, Run
 from deskhand.tasks.difficulty import load_measured
 
 CONFIG = "configs/miniwob_cpu.yaml"
@@ -47,12 +47,17 @@ def demonstrate(folder: Path, words: Sequence[str], settings: Sequence[str]) -> 
 
 
 def train(name: str, folder: Path, words: Sequence[str], settings: Sequence[str]) -> Outcome:
-    """Train from rewards, or go on with it; return the success before and after, sampled and greedily."""
-    began, began_at = time.monotonic(), time.time()
-    started = ["train", "--resume", str(folder)] if (folder / "run.sqlite").exists() else None
-    run_logged(started or ["train", CONFIG, str(folder), *words], [] if started else settings, folder)
+    """Train from rewards, or go on with it; return the success before and after, sampled and greedily.
+
+    The time is that from the first training episode to the last checkpoint, with every interruption.
+    """
+    if (folder / "run.sqlite").exists():
+        run_logged(["train", "--resume", str(folder)], (), folder)
+    else:
+        run_logged(["train", CONFIG, str(folder), *words], settings, folder)
     with Run.open(folder, read_only=True) as run:
-        found = outcome_of(name, run, began_at, time.monotonic() - began)
+        began_at = min(row.started_at for row in run.episodes(TRAIN))
+        found = outcome_of(name, run, began_at, time.time() - began_at)
     return evaluate_more(found, folder, list(EVALUATIONS)[:1])
 
 
@@ -122,7 +127,7 @@ def main() -> None:
     for found in outcomes:
         columns |= {
             f"after RL, {found.name}": found.after.by_family,
-            "the same, greedily" + f", {found.name}": found.more["greedy"][1].by_family,
+            f"the same, greedily, {found.name}": found.more["greedy"][1].by_family,
         }
     print_table("success in % on test seeds of the trained tasks", columns)
     seen = {task: random[task] for task in NEVER_TRAINED}
