@@ -47,7 +47,7 @@ def demonstrate(folder: Path, words: Sequence[str], settings: Sequence[str]) -> 
 
 
 def train(name: str, folder: Path, words: Sequence[str], settings: Sequence[str]) -> Outcome:
-    """Train from rewards, or go on with it; return the success before and after, sampled and greedily.
+    """Train from rewards, or go on with it; return the success before and after.
 
     The time is that from the first training episode to the last checkpoint, with every interruption.
     """
@@ -57,8 +57,7 @@ def train(name: str, folder: Path, words: Sequence[str], settings: Sequence[str]
         run_logged(["train", CONFIG, str(folder), *words], settings, folder)
     with Run.open(folder, read_only=True) as run:
         began_at = min(row.started_at for row in run.episodes(TRAIN))
-        found = outcome_of(name, run, began_at, time.time() - began_at)
-    return evaluate_more(found, folder, list(EVALUATIONS)[:1])
+        return outcome_of(name, run, began_at, time.time() - began_at)
 
 
 def chance(folder: Path, tasks: Sequence[str], variants: int) -> dict[str, Proportion]:
@@ -116,11 +115,11 @@ def main() -> None:
         others[f"after RL, seed {seed}"] = evaluate(folder / f"never-trained-{seed}", CONFIG, place, unseen)
     before = outcomes[0].before.by_family
     tasks = [*before]
-    bundled = [f"suite.families=[{', '.join(tasks)}]", f"evaluation.num_episodes={per_task * len(tasks)}"]
     random = chance(folder, [*tasks, *NEVER_TRAINED], per_task)
+    greedy = list(EVALUATIONS)[:1]
+    outcomes = [evaluate_more(each, folder / f"seed-{seed}", greedy) for seed, each in enumerate(outcomes)]
     columns = {
         "random": {task: random[task] for task in tasks},
-        "bundled policy": evaluate(folder / "bundled", CONFIG, "tiny", bundled).by_family,
         "after demonstrations": before,
         "the same, greedily": outcomes[0].more["greedy"][0].by_family,
     }

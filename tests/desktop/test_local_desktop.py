@@ -115,7 +115,7 @@ async def test_a_bad_op_performs_nothing_of_its_action(desktop):
     assert (await desktop.observe()).cursor == before.cursor == (100, 100)
 
 
-@pytest.mark.parametrize(("name", "width", "height"), [("plain", 200, 192), ("plain", 1920, 1201), ("none", 320, 240)])
+@pytest.mark.parametrize(("name", "width", "height"), [("plain", 150, 192), ("plain", 1920, 1201), ("none", 320, 240)])
 async def test_invalid_specs_are_config_errors(name, width, height):
     with pytest.raises(ConfigError):
         await embedded(DesktopSpec(name, width, height)).__aenter__()

@@ -20,7 +20,7 @@ from typing import Literal
 from deskhand.desktop.local import guest_user, isolation, processes
 from deskhand.errors import ConfigError, InfrastructureError
 
-MIN_SIZE = (256, 192)
+MIN_SIZE = (160, 160)
 MAX_SIZE = (1920, 1200)
 PROBE_S, PROBE_WORKING_S, PROBE_STEP_S = 2.0, 8.0, 0.05
 """Time limits for an answer to one client and to several, and how often it is looked whether the server sleeps."""
@@ -56,7 +56,7 @@ class XServer:
         keymap: Path | None = None,
     ) -> None:
         if not (MIN_SIZE[0] <= width <= MAX_SIZE[0] and MIN_SIZE[1] <= height <= MAX_SIZE[1]):
-            raise ConfigError(f"screen size: must be 256x192 to 1920x1200, got {width}x{height}")
+            raise ConfigError(f"screen size: must be 160x160 to 1920x1200, got {width}x{height}")
         program = shutil.which("Xvfb")
         if program is None:
             raise ConfigError("Xvfb: not installed; apt-get install xvfb")

@@ -27,8 +27,9 @@ from deskhand.tasks.task import CheckResult, Family, Task
 
 SUITE = "miniwob"
 PREFIX = f"{SUITE}/"
-WIDTH, HEIGHT = 320, 240
-"""Screen in pixels; the page draws on 160x210 at the top left."""
+WIDTH, HEIGHT = 160, 224
+"""Screen in pixels. The page draws on 160x210 at the top; 224 is a multiple of 32, so that the image processors of
+Qwen-VL models do not resize it."""
 FOLDER = "miniwob"
 MAX_STEPS = 30
 SETTLE_GRACE_S = 0.5
