@@ -19,9 +19,11 @@ from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.recipes.export_model import export_model
+from deskhand.recipes.grounding import read_screens
 from deskhand.recipes.sft import (
     DEMONSTRATIONS,
     FIRST_SEED,
+    SCREENS,
     batches,
     demonstrations_from_runs,
     finetune,
@@ -44,6 +46,8 @@ SETTINGS = {
     "loop.max_concurrent_episodes": "2",
     "desktop.prewarm": "0",
     "sft.num_demonstrations": "4",
+    "sft.num_screens": "3",
+    "sft.coordinate_grid": "20",
     "sft.total_steps": "6",
     "sft.warmup_steps": "1",
     "sft.episodes_per_batch": "2",
@@ -101,6 +105,22 @@ def run_command(patch: pytest.MonkeyPatch, command: list[str]) -> int:
             return "", ""
 
     return called(patch, Silent, *command)[0]  # type: ignore[arg-type]
+
+
+def test_screens_are_mixed_in_and_collected_once(warm: Path) -> None:
+    with Run.open(warm, read_only=True) as run:
+        last = run.checkpoint()
+        assert last is not None
+        sources = json.loads((Path(last.path) / "manifest.json").read_text())["state"]["demonstrations"]
+    screens = read_screens(warm / "screens.jsonl")
+    assert {one["source"]: one["episodes"] for one in sources}[SCREENS] == len(screens) == 3
+    assert len({screen.sha256 for screen in screens}) == 3, "each arrangement looks different"
+    assert all(screen.questions for screen in screens)
+
+
+def test_families_without_questions_have_no_screens(tmp_path: Path, cli_error) -> None:
+    command = ["sft", "tiny_cpu", str(tmp_path / "run"), *options(**{"suite.families": "[archive_size]"})]
+    assert "sft.num_screens: no training family has questions about its screens" in cli_error(*command)
 
 
 def test_demonstrations_use_their_own_training_seeds(warm: Path) -> None:
@@ -316,7 +336,7 @@ def test_recorded_conversations_are_trained_and_named_in_the_card(checkpoint: Pa
     command = ["sft", str(tmp_path / "empty.yaml"), str(folder), "--episodes", str(recorded)]
     out = cli(*command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"}))
     assert "recorded: 2 conversations of 3 sessions, 1 of them with a low reward" in out
-    assert "2 training episodes, 0 validation episodes" in out
+    assert "2 training episodes, 3 screens, 0 validation episodes" in out
     cli("export", str(folder), "--out", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "- 2 conversations from recordings in recorded; their tasks are unknown" in card

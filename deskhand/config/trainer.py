@@ -196,9 +196,17 @@ class SupervisedConfig(Section):
     decay_fraction: float = Field(default=0.4, ge=0, le=1)
     """Final fraction of the updates over which the learning rate falls to 0."""
     episodes_per_batch: int = Field(default=8, ge=1)
-    """Episodes per update."""
+    """Episodes and screens per update."""
     num_demonstrations: int = Field(default=200, ge=2)
     """Oracle episodes to play if no recorded ones are given."""
+    num_screens: int = Field(default=0, ge=0)
+    """Screenshots with questions about where their elements are, mixed into the demonstrations; families without such
+    questions have none. Rounded up to whole starts of the programs."""
+    questions_per_screen: int = Field(default=6, ge=1)
+    """Maximum number of questions about one screenshot."""
+    coordinate_grid: int = Field(default=1, ge=1, le=100)
+    """Spacing of the oracle's and the answers' coordinates in thousandths of the screen. The bundled policy was
+    pretrained on 20."""
     min_score: float = Field(default=1.0, gt=0, le=1)
     """Minimum score of the episodes of other runs that are imitated."""
     val_fraction: float = Field(default=0.1, ge=0, lt=1)

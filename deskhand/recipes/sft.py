@@ -1,8 +1,9 @@
 """Supervised warm start (`deskhand sft`): from demonstrations to a checkpoint. Entry point: `run_sft_recipe`.
 
 Demonstrations are successful episodes: the oracle's on training tasks that no training run uses, those of other runs,
-or conversations from `deskhand record`. None comes from a held-out task. `deskhand train --set model=FOLDER` starts
-from a checkpoint. An interrupted warm start resumes from its last checkpoint with the same batches.
+or conversations from `deskhand record`. None comes from a held-out task. Screenshots with questions about their
+elements (`recipes.grounding`) can be mixed in. `deskhand train --set model=FOLDER` starts from a checkpoint. An
+interrupted warm start resumes from its last checkpoint with the same batches.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.config.load import Config
 from deskhand.errors import ConfigError
 from deskhand.models.hub import SMALL_FILES
 from deskhand.models.load import checkpoint_folder, load, load_processors
-from deskhand.recipes import recorded_data
+from deskhand.recipes import grounding, recorded_data
 from deskhand.recipes.assemble import SEEDS_PER_RUN, open_run_pool, train_concurrency
 from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.evaluate import PolicySpec, open_runner, run_evaluation
@@ -49,19 +51,20 @@ from deskhand.trainer.trainer import Trainer
 from deskhand.types import PreparedImage
 
 ORACLE = "the tasks' oracle"
+SCREENS = "questions about the elements of screenshots"
 FIRST_SEED = 300_000_000
 """First seed of demonstrations in the training split; RL uses seeds from 0, the bundled policy from 1e8."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Training rows of one episode. `source` describes who played it."""
+    """Training rows of one episode or of one screen. `source` describes who played it."""
 
     episode_id: str
     rows: tuple[SupervisedRow, ...]
     source: str
     episode: EpisodeRow | None = None
-    """Stored episode; None for recordings of other agents."""
+    """Stored episode; None for screens and recordings of other agents."""
 
 
 def demonstration_tasks(suite: Suite, count: int, seed: int) -> list[Task]:
@@ -76,12 +79,28 @@ async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> N
         load_suite(config.suite, config.desktop.backend), config.sft.num_demonstrations, config.seed
     )
     require_oracles(tasks)
+    tasks = [grounding.on_grid(task, config.sft.coordinate_grid) for task in tasks]
     if len(run.episodes(DEMONSTRATIONS, "scored")) >= len(tasks):
         return
     listener.status(f"{DEMONSTRATIONS}: the oracle plays")
     size, policy = train_concurrency(config), PolicySpec("script", DEMONSTRATIONS, "oracle")
     async with open_run_pool(config, run, size, listener) as pool, open_runner(config, run, pool, policy) as runner:
         await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
+
+
+async def label_screens(config: Config, run: Run, listener: ProgressListener) -> list[grounding.StoredScreen]:
+    """Return the run's screens, collected on desktops the first time. Raises `ConfigError` if no family has questions
+    about its screens."""
+    path, count = run.folder / "screens.jsonl", config.sft.num_screens
+    if count and not path.exists():
+        suite, size = load_suite(config.suite, config.desktop.backend), train_concurrency(config)
+        plan = grounding.plan_screens(suite, count, grounding.FIRST_SEED + config.seed * SEEDS_PER_RUN)
+        if not plan:
+            raise ConfigError("sft.num_screens: no training family has questions about its screens; set it to 0")
+        listener.status(f"screens: {len(plan)} starts, {plan[0][1]} arrangements each")
+        async with open_run_pool(config, run, size, listener) as pool:
+            grounding.write_screens(path, await grounding.collect_screens(pool, plan, run.frames, size))
+    return grounding.read_screens(path) if count else []
 
 
 def load_demonstrations(run: Run, phase: str | None = None, min_score: float = 1.0) -> list[Demonstration]:
@@ -176,7 +195,8 @@ def _tokenizer_sha256(folder: Path) -> str:
 def batches(
     demonstrations: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int
 ) -> Iterator[SupervisedBatch]:
-    """Iterate over batches of `size` episodes without end, from update `start`; each epoch has its own order."""
+    """Iterate over batches of `size` episodes or screens without end, from update `start`; each epoch has its own
+    order."""
     size = min(size, len(demonstrations))
     per_epoch, step = len(demonstrations) // size, start
     while True:
@@ -201,7 +221,13 @@ def split(found: Sequence[Demonstration], fraction: float) -> tuple[list[Demonst
     return [demo for demo in found if demo not in validation], validation
 
 
-def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener: ProgressListener) -> Path:
+def finetune(
+    config: Config,
+    run: Run,
+    found: Sequence[Demonstration],
+    listener: ProgressListener,
+    screens: Sequence[grounding.StoredScreen] = (),
+) -> Path:
     """Fine-tune the config's model, from the run's last checkpoint if there is one; returns the last checkpoint."""
     settings = config.sft
     training, validation = split(found, settings.val_fraction)
@@ -211,8 +237,12 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
         )
     loaded = load(config.model, dtype=config.dtype, device=config.device)
     images = ImageCache(loaded.image_processor, fetch=run.frames.pixels)
-    banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
-    policy = Policy(loaded.model, config.policy, banned, config.trainer.seed)
+    renderer, agent = ChatRenderer(loaded.tokenizer, source=config.model), DesktopAgent(config.agent)
+    asked = {"max_questions": settings.questions_per_screen, "grid": settings.coordinate_grid, "seed": config.seed}
+    for screen in screens:
+        rows = grounding.screen_rows(screen, agent, renderer, images, **asked)
+        training.append(Demonstration(screen.sha256, rows, SCREENS))
+    policy = Policy(loaded.model, config.policy, renderer.banned_ids, config.trainer.seed)
     trainer, checkpoints = Trainer(policy, config.trainer.supervised), CheckpointManager(run.folder / "checkpoints")
     assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
 
@@ -246,7 +276,8 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
         save()
     else:
         checkpoints.load(trainer, last.step)
-    listener.log(f"{len(training)} training episodes, {len(validation)} validation episodes")
+    episodes = len(training) - len(screens)
+    listener.log(f"{episodes} training episodes, {len(screens)} screens, {len(validation)} validation episodes")
     schedule = Schedule(settings.total_steps, warmup=settings.warmup_steps, decay=settings.decay_fraction)
     source = batches(training, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
     with torch_threads(config.trainer.torch_threads):
@@ -266,7 +297,8 @@ def validation_loss(policy: Policy, demonstrations: Sequence[Demonstration], ima
 
 
 def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], listener: ProgressListener) -> Path:
-    """Collect demonstrations and fine-tune; returns the last checkpoint."""
+    """Collect screens and demonstrations and fine-tune; returns the last checkpoint."""
+    screens = asyncio.run(label_screens(config, run, listener))
     if folders:
         history, least = config.engine.rewritten_history, config.sft.min_score
         found = demonstrations_from_runs(folders, config.model, history, run.frames, listener, least)
@@ -274,4 +306,4 @@ def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], listener: 
         asyncio.run(demonstrate(config, run, listener))
         found = load_demonstrations(run, DEMONSTRATIONS)
     asyncio.run(fetch_weights(config, config.model, listener, trains=True))
-    return finetune(config, run, found, listener)
+    return finetune(config, run, found, listener, screens)

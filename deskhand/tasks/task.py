@@ -152,7 +152,7 @@ class Task:
     """Every (instruction, first click) of this family that the start screen admits, for the supervised warm start;
     none of the split `test_instructions`."""
     shuffle_windows: Callable[[StageableDesktop, int], Awaitable[None]] | None = None
-    """Move the windows by a seed, without restarting programs."""
+    """Arrange the start screen by a seed, such as its windows, without restarting programs."""
     instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
     """Reads the instruction from the staged desktop; until then `instruction` is a placeholder."""
     settle_grace_s: float | None = None

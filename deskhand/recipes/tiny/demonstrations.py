@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from deskhand.actions.formats import deskhand_json
-from deskhand.actions.ops import REL_1000, Click, Done, Op, Point, Type
+from deskhand.actions.ops import Click, Done, Op, Type
 from deskhand.errors import InfrastructureError
+from deskhand.recipes.grounding import MIDDLE, point_in
 from deskhand.tasks.task import Rect, Task
 
 GRID = 20
 """Grid spacing of trained coordinates, in thousandths of the screen, so that each target has few correct answers."""
-MIDDLE = 0.4
-"""Share of a target's width and height, around its center, that correct clicks hit."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +61,7 @@ def click_text(rect: Rect, width: int, height: int, rng: random.Random, spread: 
 
     `spread` is the share of the width and height that the click may hit.
     """
-    x, y = rect.center
-    jitter_x, jitter_y = (rect.right - rect.left) * spread / 2, (rect.bottom - rect.top) * spread / 2
-    point = Point(
-        _grid(x + rng.uniform(-jitter_x, jitter_x), width),
-        _grid(y + rng.uniform(-jitter_y, jitter_y), height),
-        REL_1000,
-    )
-    return deskhand_json.emit([Click(point)])
-
-
-def _grid(pixel: float, extent: int) -> int:
-    return max(0, min(1000, round((pixel + 0.5) * 1000 / extent / GRID) * GRID))
+    return deskhand_json.emit([Click(point_in(rect, width, height, GRID, rng, spread))])
 
 
 async def collect_scenes(desktop, task: Task, placements: int) -> list[LabeledScreen]:

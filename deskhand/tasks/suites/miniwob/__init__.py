@@ -22,8 +22,8 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks import chromium
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.miniwob import solutions
-from deskhand.tasks.task import CheckResult, Family, Task
+from deskhand.tasks.suites.miniwob import questions, solutions
+from deskhand.tasks.task import CheckResult, Family, Rect, Task
 
 SUITE = "miniwob"
 PREFIX = f"{SUITE}/"
@@ -198,6 +198,12 @@ def make_task(name: str, seed: int) -> Task:
     async def setup(desktop: StageableDesktop) -> None:
         await start(desktop, name, seed)
 
+    async def rearrange(desktop: StageableDesktop, other: int) -> None:
+        await begin_episode(chromium.session_of(desktop), other)
+
+    async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
+        return await questions.grounding_targets(name, chromium.session_of(desktop), await instruction(desktop))
+
     return Task(
         id=f"{SUITE}/{name}/{seed}",
         family=f"{PREFIX}{name}",
@@ -212,6 +218,8 @@ def make_task(name: str, seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
+        grounding_targets=grounding_targets,
+        shuffle_windows=rearrange,
         oracle_follows=None,
         oracle_unavailable="" if name in solutions.STEPS else "no oracle for this page",
     )

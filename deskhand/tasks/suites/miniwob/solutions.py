@@ -33,6 +33,7 @@ _LOOK = """(() => {
   const type = text => ({type: String(text)});
   const click = element => {
     const box = element.getBoundingClientRect();
+    const bounds = [box.left, box.top, box.right, box.bottom];
     const hits = (x, y) => {
       const top = document.elementFromPoint(x, y);
       return top === element || element.contains(top);
@@ -41,9 +42,12 @@ _LOOK = """(() => {
       [0.1, 0.1], [0.9, 0.9], [0.1, 0.9], [0.9, 0.1]];
     for (const [across, down] of spots) {
       const [x, y] = [box.left + box.width * across, box.top + box.height * down];
-      if (hits(x, y)) return {click: [x * devicePixelRatio, y * devicePixelRatio]};
+      if (hits(x, y)) return {click: [x * devicePixelRatio, y * devicePixelRatio], bounds};
     }
-    return {click: [(box.left + box.width / 2) * devicePixelRatio, (box.top + box.height / 2) * devicePixelRatio]};
+    return {
+      click: [(box.left + box.width / 2) * devicePixelRatio, (box.top + box.height / 2) * devicePixelRatio],
+      bounds,
+    };
   };
   const filled = (selector, value) => [() => click(one(selector)), () => type(value())];
   const submit = () => click(one('#subbtn'));
@@ -116,6 +120,12 @@ async def solve(name: str, page: ChromiumSession, width: int, height: int) -> As
     while (action := await page.evaluate(_LOOK % (STEPS[name], index, index))) is not None:
         yield [_op(action, width, height)]
         index += 1
+
+
+async def first_click_box(name: str, page: ChromiumSession) -> list[float] | None:
+    """Return (left, top, right, bottom) in pixels of what the solution clicks first; None without a solution."""
+    action = await page.evaluate(_LOOK % (STEPS[name], 0, 0)) if name in STEPS else None
+    return None if action is None else action.get("bounds")
 
 
 def _op(action: Any, width: int, height: int) -> Op:
