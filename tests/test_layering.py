@@ -27,6 +27,7 @@ MAY_IMPORT_TORCH = (
 LOADS_TORCH = (
     "api",
     *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
+    "recipes.grounding",
     "recipes.run_measurements",
     "recipes.play_by_hand",
     "recipes.replay",

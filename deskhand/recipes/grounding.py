@@ -68,7 +68,7 @@ def plan_screens(suite: Suite, count: int, first_seed: int) -> list[tuple[Task, 
 async def collect_screens(
     pool: DesktopPoolProtocol, plan: Sequence[tuple[Task, int]], frames: Frames, size: int
 ) -> list[StoredScreen]:
-    """Return the screens of a plan in its order, collected on `size` desktops at a time."""
+    """Return the screens of a plan in its order, collected with `size` concurrent desktops."""
     found: dict[int, list[StoredScreen]] = {}
     waiting = iter(enumerate(plan))
 
