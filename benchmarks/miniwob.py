@@ -2,9 +2,10 @@
 benchmarks.miniwob [--full] [--seeds N] [--folder DIR]`.
 
 Runs the two commands of `configs/miniwob_cpu.yaml`: `deskhand sft` teaches the bundled policy with the episodes of the
-oracles, `deskhand train` goes on from rewards alone, once per seed. Success before and after is on test seeds of the
-trained tasks, and of `NEVER_TRAINED`, which neither phase has used. Chance is a policy that clicks and types at random.
-With --full, the demonstrations must lift at least 20 tasks above chance, and RL must add 15 points in an hour.
+oracles and with questions about screenshots, `deskhand train` goes on from rewards alone, once per seed. Success before
+and after is on test seeds of the trained tasks, and of `NEVER_TRAINED`, which neither phase has used. Chance is a
+policy that clicks and types at random. With --full, the demonstrations must lift at least 20 tasks above chance, and RL
+must add 15 points in an hour.
 
 Interrupted, it goes on with the next command: each phase is a run in `--folder`.
 """

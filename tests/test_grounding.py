@@ -8,15 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_desktop import PaintedPool, square_task
 
 from deskhand.actions.formats import deskhand_json
 from deskhand.actions.ops import REL_1000, Click, Drag, Point, screen_px, to_screen_px
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.config.schema import AgentConfig
+from deskhand.errors import InfrastructureError
 from deskhand.models.load import load_processors
-from deskhand.recipes.grounding import StoredScreen, on_grid, read_screens, screen_rows, write_screens
+from deskhand.recipes.grounding import StoredScreen, collect_screens, on_grid, read_screens, screen_rows, write_screens
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
+from deskhand.store.frames import Frames
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Rect
 
@@ -81,6 +84,36 @@ def test_screens_are_read_as_written(tmp_path):
     write_screens(tmp_path / "screens.jsonl", [SCREEN])
     assert read_screens(tmp_path / "screens.jsonl") == [SCREEN]
     assert len(json.loads((tmp_path / "screens.jsonl").read_text())) == 5
+
+
+class Unreliable(PaintedPool):
+    """Its first two desktops cannot be leased."""
+
+    asked = 0
+
+    async def lease(self, spec=None):
+        self.asked += 1
+        if self.asked <= 2:
+            raise InfrastructureError("no desktop")
+        lease = await super().lease(spec)
+        await lease.desktop.reset(spec)
+        return lease
+
+
+@pytest.mark.parametrize(("starts", "kept"), [(40, 38), (39, None)])
+async def test_few_failed_starts_are_left_out_and_many_are_an_outage(tmp_path, starts, kept):
+    async def targets(desktop):
+        return [("Click on blue.", desktop.squares["blue"])]
+
+    plan = [(replace(square_task(seed), grounding_targets=targets), 1) for seed in range(starts)]
+    pool = Unreliable(2)
+    collecting = collect_screens(pool, plan, Frames(tmp_path), 2)
+    if kept is None:
+        with pytest.raises(InfrastructureError, match="no desktop"):
+            await collecting
+    else:
+        assert len(await collecting) == kept
+    assert not pool.leased
 
 
 async def test_the_oracle_points_on_the_grid():

@@ -18,12 +18,12 @@ from deskhand.config.load import Config
 from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.recipes import grounding
 from deskhand.recipes.export_model import export_model
 from deskhand.recipes.grounding import read_screens
 from deskhand.recipes.sft import (
     DEMONSTRATIONS,
     FIRST_SEED,
-    SCREENS,
     batches,
     demonstrations_from_runs,
     finetune,
@@ -94,6 +94,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
         patch.setattr(supervised.PolicySftLearner, "update", interrupted)
         assert run_command(patch, command) == 130
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grounding, "collect_screens", None)  # those of before are used
         assert run_command(patch, ["sft", "--resume", str(folder)]) == 0
     return folder
 
@@ -111,9 +112,10 @@ def test_screens_are_mixed_in_and_collected_once(warm: Path) -> None:
     with Run.open(warm, read_only=True) as run:
         last = run.checkpoint()
         assert last is not None
-        sources = json.loads((Path(last.path) / "manifest.json").read_text())["state"]["demonstrations"]
+        sources = json.loads((Path(last.path) / "manifest.json").read_text())["state"]["screens"]
     screens = read_screens(warm / "screens.jsonl")
-    assert {one["source"]: one["episodes"] for one in sources}[SCREENS] == len(screens) == 3
+    assert sources == {"count": 3, "families": ["dialog_choice"], "first_seed": grounding.FIRST_SEED}
+    assert len(screens) == 3
     assert len({screen.sha256 for screen in screens}) == 3, "each arrangement looks different"
     assert all(screen.questions for screen in screens)
 
@@ -339,6 +341,7 @@ def test_recorded_conversations_are_trained_and_named_in_the_card(checkpoint: Pa
     assert "2 training episodes, 3 screens, 0 validation episodes" in out
     cli("export", str(folder), "--out", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text()
+    assert "- 3 screenshots with questions about their elements, of start states of dialog_choice" in card
     assert "- 2 conversations from recordings in recorded; their tasks are unknown" in card
 
 
@@ -369,11 +372,11 @@ def test_wrong_arguments_are_one_line_errors(name: str, warm: Path, tmp_path, cl
 
 def test_batches_cover_all_demonstrations_before_any_repeats(warm: Path) -> None:
     with Run.open(warm, read_only=True) as run:
-        found = load_demonstrations(run, DEMONSTRATIONS)
-    pictures = dict.fromkeys(span.sha256 for demo in found for row in demo.rows for span in row.spans)
+        found = [demo.rows for demo in load_demonstrations(run, DEMONSTRATIONS)]
+    pictures = dict.fromkeys(span.sha256 for rows in found for row in rows for span in row.spans)
     source = batches(found, pictures, 2, 7, 0)  # type: ignore[arg-type]
     first = [next(source)[0] for _ in range(4)]
     again = batches(found, pictures, 2, 7, 3)  # type: ignore[arg-type]
     assert next(again)[0] == first[3]
     seen = [row for rows in first[:2] for row in rows]
-    assert sorted(map(hash, seen)) == sorted(hash(row) for demo in found for row in demo.rows)
+    assert sorted(map(hash, seen)) == sorted(hash(row) for rows in found for row in rows)

@@ -129,6 +129,11 @@ def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iter
         return
     for part in manifest["state"].get("demonstrations", ()):  # of a warm start
         yield _line(part["source"], part["episodes"], part["tasks"], part["families"], part["seeds"])
+    if screens := manifest["state"].get("screens"):
+        yield (
+            f"- {screens['count']} screenshots with questions about their elements, of start states of "
+            f"{', '.join(screens['families'])}; seeds from {screens['first_seed']} of the training split"
+        )
     rows = [row for row in run.episodes(TRAIN, "trained") if row.step is not None and row.step <= checkpoint.step]
     if rows:
         families, seeds = sorted({row.family for row in rows}), [row.seed for row in rows]

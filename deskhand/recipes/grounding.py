@@ -21,6 +21,7 @@ from deskhand.actions.ops import REL_1000, Click, Op, Point, in_space
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.prompts import Turn
 from deskhand.desktop.base import DesktopPoolProtocol, StageableDesktop
+from deskhand.errors import InfrastructureError
 from deskhand.recipes.suite import Suite
 from deskhand.recorder.messages import ImagePart, Message, message
 from deskhand.recorder.renderer import ChatRenderer
@@ -68,21 +69,32 @@ def plan_screens(suite: Suite, count: int, first_seed: int) -> list[tuple[Task, 
 async def collect_screens(
     pool: DesktopPoolProtocol, plan: Sequence[tuple[Task, int]], frames: Frames, size: int
 ) -> list[StoredScreen]:
-    """Return the screens of a plan in its order, collected with `size` concurrent desktops."""
+    """Return the screens of a plan in its order, collected with `size` concurrent desktops.
+
+    Raises `InfrastructureError` if more than 5 % of the starts failed; the screens of fewer are left out.
+    """
     found: dict[int, list[StoredScreen]] = {}
+    failures: list[InfrastructureError] = []
     waiting = iter(enumerate(plan))
 
     async def work() -> None:
         for index, (task, arrangements) in waiting:
-            lease = await pool.lease(desktop_spec(task))
             try:
-                found[index] = [each async for each in _arrange(lease.desktop, task, arrangements, frames)]
-            finally:
-                await pool.release(lease)
+                lease = await pool.lease(desktop_spec(task))
+                try:
+                    found[index] = [each async for each in _arrange(lease.desktop, task, arrangements, frames)]
+                finally:
+                    await pool.release(lease)
+            except InfrastructureError as error:
+                failures.append(error)
+                if len(failures) > len(plan) // 20:
+                    return
 
     async with asyncio.TaskGroup() as group:
         for _ in range(size):
             group.create_task(work())
+    if len(failures) > len(plan) // 20:
+        raise failures[0]
     return [screen for index in sorted(found) for screen in found[index]]
 
 

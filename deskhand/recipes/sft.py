@@ -51,20 +51,19 @@ from deskhand.trainer.trainer import Trainer
 from deskhand.types import PreparedImage
 
 ORACLE = "the tasks' oracle"
-SCREENS = "questions about the elements of screenshots"
 FIRST_SEED = 300_000_000
 """First seed of demonstrations in the training split; RL uses seeds from 0, the bundled policy from 1e8."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Training rows of one episode or of one screen. `source` describes who played it."""
+    """Training rows of one episode. `source` describes who played it."""
 
     episode_id: str
     rows: tuple[SupervisedRow, ...]
     source: str
     episode: EpisodeRow | None = None
-    """Stored episode; None for screens and recordings of other agents."""
+    """Stored episode; None for recordings of other agents."""
 
 
 def demonstration_tasks(suite: Suite, count: int, seed: int) -> list[Task]:
@@ -88,13 +87,18 @@ async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> N
         await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
 
 
+def first_screen_seed(config: Config) -> int:
+    """Return the first training seed of a run's screens."""
+    return grounding.FIRST_SEED + config.seed * SEEDS_PER_RUN
+
+
 async def label_screens(config: Config, run: Run, listener: ProgressListener) -> list[grounding.StoredScreen]:
     """Return the run's screens, collected on desktops the first time. Raises `ConfigError` if no family has questions
     about its screens."""
     path, count = run.folder / "screens.jsonl", config.sft.num_screens
     if count and not path.exists():
         suite, size = load_suite(config.suite, config.desktop.backend), train_concurrency(config)
-        plan = grounding.plan_screens(suite, count, grounding.FIRST_SEED + config.seed * SEEDS_PER_RUN)
+        plan = grounding.plan_screens(suite, count, first_screen_seed(config))
         if not plan:
             raise ConfigError("sft.num_screens: no training family has questions about its screens; set it to 0")
         listener.status(f"screens: {len(plan)} starts, {plan[0][1]} arrangements each")
@@ -193,16 +197,16 @@ def _tokenizer_sha256(folder: Path) -> str:
 
 
 def batches(
-    demonstrations: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int
+    data: Sequence[Sequence[SupervisedRow]], images: ImageCache, size: int, seed: int, start: int
 ) -> Iterator[SupervisedBatch]:
-    """Iterate over batches of `size` episodes or screens without end, from update `start`; each epoch has its own
-    order."""
-    size = min(size, len(demonstrations))
-    per_epoch, step = len(demonstrations) // size, start
+    """Iterate over batches of the rows of `size` episodes or screens without end, from update `start`; each epoch has
+    its own order."""
+    size = min(size, len(data))
+    per_epoch, step = len(data) // size, start
     while True:
         epoch, batch = divmod(step, per_epoch)
-        order = np.random.default_rng([seed, epoch]).permutation(len(demonstrations))
-        rows = [row for index in order[batch * size : (batch + 1) * size] for row in demonstrations[index].rows]
+        order = np.random.default_rng([seed, epoch]).permutation(len(data))
+        rows = [row for index in order[batch * size : (batch + 1) * size] for row in data[index]]
         yield rows, images_in_rows(rows, images)
         step += 1
 
@@ -239,15 +243,18 @@ def finetune(
     images = ImageCache(loaded.image_processor, fetch=run.frames.pixels)
     renderer, agent = ChatRenderer(loaded.tokenizer, source=config.model), DesktopAgent(config.agent)
     asked = {"max_questions": settings.questions_per_screen, "grid": settings.coordinate_grid, "seed": config.seed}
-    for screen in screens:
-        rows = grounding.screen_rows(screen, agent, renderer, images, **asked)
-        training.append(Demonstration(screen.sha256, rows, SCREENS))
+    data = [demo.rows for demo in training]
+    data += [grounding.screen_rows(screen, agent, renderer, images, **asked) for screen in screens]
+    sources: dict[str, object] = {"demonstrations": describe_sources(training)}
+    if screens:
+        families = sorted({screen.family for screen in screens})
+        sources["screens"] = {"count": len(screens), "families": families, "first_seed": first_screen_seed(config)}
     policy = Policy(loaded.model, config.policy, renderer.banned_ids, config.trainer.seed)
     trainer, checkpoints = Trainer(policy, config.trainer.supervised), CheckpointManager(run.folder / "checkpoints")
     assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
 
     def save() -> None:
-        path = checkpoints.save(trainer, assets, {"demonstrations": describe_sources(training)})
+        path = checkpoints.save(trainer, assets, sources)
         run.commit(
             counts=run.episode_counts(),
             checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()),
@@ -276,10 +283,9 @@ def finetune(
         save()
     else:
         checkpoints.load(trainer, last.step)
-    episodes = len(training) - len(screens)
-    listener.log(f"{episodes} training episodes, {len(screens)} screens, {len(validation)} validation episodes")
+    listener.log(f"{len(training)} training episodes, {len(screens)} screens, {len(validation)} validation episodes")
     schedule = Schedule(settings.total_steps, warmup=settings.warmup_steps, decay=settings.decay_fraction)
-    source = batches(training, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
+    source = batches(data, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
     with torch_threads(config.trainer.torch_threads):
         run_sft(learner, source, schedule, start=trainer.steps, report=report, every=settings.log_every, keep=keep)
     return checkpoints.path(trainer.steps)

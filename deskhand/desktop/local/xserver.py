@@ -56,7 +56,8 @@ class XServer:
         keymap: Path | None = None,
     ) -> None:
         if not (MIN_SIZE[0] <= width <= MAX_SIZE[0] and MIN_SIZE[1] <= height <= MAX_SIZE[1]):
-            raise ConfigError(f"screen size: must be 160x160 to 1920x1200, got {width}x{height}")
+            least, most = ("x".join(map(str, size)) for size in (MIN_SIZE, MAX_SIZE))
+            raise ConfigError(f"screen size: must be {least} to {most}, got {width}x{height}")
         program = shutil.which("Xvfb")
         if program is None:
             raise ConfigError("Xvfb: not installed; apt-get install xvfb")
