@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from environments import python_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -84,6 +85,23 @@ def test_pinned_packages_are_installed_once_and_no_others(checkout: Path) -> Non
     (folder / "complete").unlink()
     assert environment(checkout, "peer").stdout == first.stdout
     assert not (folder / "mark").exists(), "one that was never finished is made anew"
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_packages_are_compiled_also_where_python_writes_no_bytecode(
+    checkout: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    if installer == "uv":
+        made = python_of("uv").parents[1]
+        shutil.copy(ROOT / "requirements" / "uv.txt", checkout / "requirements")
+        (checkout / "made").mkdir()
+        (checkout / "made" / made.name).symlink_to(made)
+    (checkout / "requirements" / "peer.txt").write_text("deskhand_peer==1.0\n")
+    folder = Path(environment(checkout, "peer").stdout.strip())
+    (about,) = folder.glob("lib/python3.*/site-packages/deskhand_peer-1.0.dist-info/INSTALLER")
+    assert about.read_text().strip() == installer
+    assert list(folder.glob("lib/python3.*/site-packages/__pycache__/deskhand_peer.*.pyc"))
 
 
 @pytest.mark.parametrize("line", ["deskhand_peer", "deskhand_peer>=1", "-e .", "git+file:///x"])
