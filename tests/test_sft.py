@@ -338,7 +338,7 @@ def test_recorded_conversations_are_trained_and_named_in_the_card(checkpoint: Pa
     command = ["sft", str(tmp_path / "empty.yaml"), str(folder), "--episodes", str(recorded)]
     out = cli(*command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"}))
     assert "recorded: 2 conversations of 3 sessions, 1 of them with a low reward" in out
-    assert "2 training episodes, 3 screens, 0 validation episodes" in out
+    assert "2 training episodes, 0 validation episodes, 3 screens" in out
     cli("export", str(folder), "--out", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "- 3 screenshots with questions about their elements, of start states of dialog_choice" in card

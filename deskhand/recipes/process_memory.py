@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -43,10 +44,14 @@ def return_freed_memory() -> bool:
 
 
 def memory_metrics() -> dict[str, float]:
-    """Return the resident memory of this process and its peak so far, in MiB."""
+    """Return the resident memory of this process and its peak so far, in MiB.
+
+    The peak is `VmHWM`: `ru_maxrss` begins with the memory of the process that started this one.
+    """
     try:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        (peak_kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     except (OSError, IndexError, ValueError):
-        resident = 0
-    peak = max(resident, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the kernel's peak may lag
+        resident, peak_kib = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = max(resident, 1024 * int(peak_kib))  # the kernel's peak may lag
     return {"memory/rss_mib": resident / MIB, "memory/peak_mib_total": peak / MIB}

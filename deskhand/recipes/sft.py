@@ -283,7 +283,8 @@ def finetune(
         save()
     else:
         checkpoints.load(trainer, last.step)
-    listener.log(f"{len(training)} training episodes, {len(screens)} screens, {len(validation)} validation episodes")
+    counts = f"{len(training)} training episodes, {len(validation)} validation episodes"
+    listener.log(f"{counts}, {len(screens)} screens" if screens else counts)
     schedule = Schedule(settings.total_steps, warmup=settings.warmup_steps, decay=settings.decay_fraction)
     source = batches(data, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
     with torch_threads(config.trainer.torch_threads):

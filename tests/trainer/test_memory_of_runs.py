@@ -7,7 +7,6 @@ and screenshots the caches, as in longer runs: for few episodes both have to be 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -39,16 +38,26 @@ SETTINGS = [
 ]
 
 
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
 def trained(folder: Path, settings: list[str]) -> float:
-    """Train in a process of its own; return its peak of resident memory in MiB, as the kernel counts it."""
+    """Train in a process of its own; return its peak of resident memory in MiB, as the kernel counts it.
+
+    `ru_maxrss` of a process begins with the memory of the one that started it, so a small one does.
+    """
     options = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
     words = [sys.executable, "-m", "deskhand", "train", "tiny_cpu", str(folder), *options]
     with (folder.parent / "output.txt").open("w") as output:
-        process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, (folder.parent / "output.txt").read_text()
-    return usage.ru_maxrss * 1024 / MIB
+        start = [sys.executable, "-I", "-S", "-c", MEASURE]
+        done = subprocess.run([*start, *words], stdout=subprocess.PIPE, stderr=output, check=False)
+    assert done.returncode == 0, (folder.parent / "output.txt").read_text()
+    return int(done.stdout) * 1024 / MIB
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
