@@ -1,7 +1,7 @@
 # Start with `make demo` or `make test`. Every target runs setup first, which takes no time when everything is installed.
 PYTHON := .venv/bin/python
-# Test processes; `make test JOBS=0` uses one process.
-JOBS := 2
+# Test processes: one more than the two cores, since tests wait for programs and clocks. JOBS=0 uses one process.
+JOBS := 3
 
 .PHONY: help setup demo test test-peers lint evidence gpu docs clean
 

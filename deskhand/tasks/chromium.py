@@ -35,6 +35,8 @@ _PAINTED = """new Promise(done => {
 """Resolves when the page was painted, or after two seconds, for a page without content."""
 _NO_SESSION = -32001
 """Protocol error code for a session whose target is gone."""
+_NAVIGATED = "Inspected target navigated or closed"
+"""Protocol error of a script whose page was replaced by another, or loaded again, before the script ended."""
 _INTERNAL_URLS = ("chrome://omnibox",)
 NO_DEVELOPER_TOOLS = "--kiosk"
 """Option with which the browser opens no developer tools, by key or menu, while the host's pipe still works.
@@ -47,7 +49,7 @@ _browsers: weakref.WeakKeyDictionary[Any, ChromiumSession] = weakref.WeakKeyDict
 
 
 class PageError(Exception):
-    """An exception of the page's script."""
+    """An exception of the page's script, or another page replaced it before the script ended."""
 
 
 class PageClosedError(Exception):
@@ -76,7 +78,7 @@ class ChromiumSession:
         """Send a protocol command and return its result.
 
         Raises `InfrastructureError` if the browser does not answer, `PageClosedError` if the page is closed,
-        `EvaluatorError` if the browser rejects the command.
+        `PageError` if another page replaces this one meanwhile, `EvaluatorError` if the browser rejects the command.
         """
         async with self._lock:
             self._next += 1
@@ -87,7 +89,10 @@ class ChromiumSession:
         if "error" in answer:
             if answer["error"].get("code") == _NO_SESSION:
                 raise PageClosedError("the page was closed")
-            raise EvaluatorError(f"the browser rejected {method}: {str(answer['error'].get('message'))[:200]}")
+            why = str(answer["error"].get("message"))[:200]
+            if why == _NAVIGATED:
+                raise PageError(f"another page was loaded while the script ran: {why}")
+            raise EvaluatorError(f"the browser rejected {method}: {why}")
         return answer.get("result", {})
 
     async def _answer(self, message: dict[str, Any]) -> dict[str, Any]:

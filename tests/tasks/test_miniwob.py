@@ -165,7 +165,7 @@ async def test_leaving_the_page_scores_zero(keys: tuple[str, ...]) -> None:
         await task.setup(desktop)
         await desktop.perform([Key(keys)], action_id="leave")
         page = chromium.session_of(desktop)
-        await page.evaluate("new Promise(done => setTimeout(done, 500))")
+        await asyncio.sleep(0.5)
         await page.wait_loaded()
         # as a page whose script was called would have it
         await page.evaluate("core.startEpisodeReal(), core.endEpisode(1.0, false)")
@@ -209,6 +209,19 @@ async def test_a_guest_that_ends_or_stops_the_page_is_no_outage(
         assert outcome.value == 0.0
         (finding, *_) = outcome.findings
         assert reason in finding.read
+
+
+async def test_a_page_that_is_loaded_again_during_a_check_scores_zero_and_is_not_an_outage() -> None:
+    async with desktop_for_pages() as desktop:
+        task = miniwob.make_task("click-test", 5)
+        await task.setup(desktop)
+        page = chromium.session_of(desktop)
+        with pytest.raises(chromium.PageError, match="another page was loaded while the script ran"):
+            await page.evaluate("new Promise(() => location.reload())")
+        await page.wait_loaded()
+        outcome = await judge(task, desktop, grace_s=0)
+        assert isinstance(outcome, Scored)
+        assert outcome.value == 0.0
 
 
 async def test_keys_open_no_developer_tools() -> None:
