@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from deskhand import registry
 
-OptimizerName = Literal["adamw_fused", "adamw", "adamw_8bit"]
+OptimizerName = Literal["adamw_fused", "adamw", "adamw_8bit", "muon"]
 
 
 def reference_to(kind: registry.Kind) -> AfterValidator:
@@ -106,17 +106,18 @@ class TrainerConfig(Section):
     """Algorithm: advantages and clipping. grpo, dr_grpo, dapo, gspo, cispo, rloo, gigpo,
     reinforce_plus_plus, reinforce_plus_plus_baseline, ppo, or the import path of your own."""
     optimizer: OptimizerName = "adamw_fused"
-    """AdamW: fused kernel, plain operations, or 8-bit moments (requires a GPU and bitsandbytes)."""
+    """AdamW: fused kernel, plain operations, or 8-bit moments (requires a GPU and bitsandbytes). `muon` is Muon for
+    hidden matrices and AdamW for the other parameters, with one learning rate."""
     optimizer_offload: bool = False
     """Keep AdamW's moments and the float32 master weights in host memory, and bring them to the GPU in parts for an
     update, with equal results. Saves 12 bytes of GPU memory per trained weight (8 without masters). Not with
-    `adamw_8bit`."""
+    `adamw_8bit` and `muon`."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of AdamW's first moment."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of AdamW's second moment."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decoupled weight decay."""
+    """Decoupled weight decay of matrices; Muon's is for hidden matrices only."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Maximum norm of the gradient."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -170,8 +171,10 @@ class TrainerConfig(Section):
 
     @model_validator(mode="after")
     def _offloads_what_it_can(self) -> TrainerConfig:
-        if self.optimizer_offload and self.optimizer == "adamw_8bit":
-            raise ValueError("trainer.optimizer_offload is not for optimizer adamw_8bit; use adamw_fused or remove it")
+        if self.optimizer_offload and self.optimizer in ("adamw_8bit", "muon"):
+            raise ValueError(
+                f"trainer.optimizer_offload is not for optimizer {self.optimizer}; use adamw_fused or remove it"
+            )
         return self
 
     @property

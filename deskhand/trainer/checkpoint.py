@@ -37,6 +37,7 @@ from deskhand.errors import ConfigError, HealthError
 from deskhand.models.families import FAMILIES
 from deskhand.models.forward import unwrap
 from deskhand.models.hub import AGENT_FILE
+from deskhand.trainer.muon import MuonAdamW
 from deskhand.trainer.offload import OffloadedAdamW
 from deskhand.trainer.trainer import Trainer
 
@@ -277,7 +278,8 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
         for name, target in _untied(unwrap(trainer.policy.model).state_dict()).items():
             match(name, target, weights.get(name))
             held.add(target.data_ptr())
-    for prefix, parameters, _ in trainer.parts():
+    for prefix, parameters, optimizer in trainer.parts():
+        _check_moments(saved, {prefix + name for name in parameters}, optimizer, folder)
         for name, target in parameters.items():
             if target.data_ptr() not in held:
                 match(prefix + name, target, saved.get(f"{_PARAMETER}/{prefix}{name}"))
@@ -294,6 +296,17 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
         trainer.sync_master_weights()
         _check_restored(trainer, saved, folder)
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
+
+
+def _check_moments(saved: dict[str, Tensor], names: set[str], optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Raise `ConfigError` for moments of another optimizer, which would fail in the middle of an update."""
+    kept = {moment for moment, _, name in (key.partition("/") for key in saved) if name in names} - {_PARAMETER}
+    is_adamw, is_muon = isinstance(optimizer, torch.optim.AdamW), isinstance(optimizer, MuonAdamW)
+    if kept and (is_adamw or is_muon) and (is_muon, True) != ("momentum_buffer" in kept, "state1" not in kept):
+        raise ConfigError(
+            f"trainer.optimizer: checkpoint {folder} has {', '.join(sorted(kept))} of another optimizer; resume with "
+            "the trainer settings of the run"
+        )
 
 
 def _check_restored(trainer: Trainer, saved: dict[str, Tensor], folder: Path) -> None:
@@ -323,7 +336,7 @@ def _state_of(
         if moment != "step":
             offloaded = isinstance(optimizer, OffloadedAdamW)
             found[moment] = optimizer.host_state(parameter, value) if offloaded else value.to(parameter.device)
-        elif isinstance(optimizer, torch.optim.AdamW):
+        elif isinstance(optimizer, torch.optim.AdamW | MuonAdamW):
             found[moment] = value.to(parameter.device) if optimizer.defaults.get("fused") else value
         else:
             found[moment] = int(value)

@@ -268,11 +268,12 @@ def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig, *
         if adapter.load_in_4bit:
             weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {count(lm.packable)} x {PACKED:.3f} B"
     masters, moments = trained * wide if size < wide else 0, 2 * trained * (1 if eight else wide)
+    least_moments = moments / 2 if trainer.optimizer == "muon" else None  # Muon has one, but not for the tables
     own = [
         MemoryTerm("weights", weights, how),
         MemoryTerm("masters", masters, f"{many} trained x {wide} B"),
         MemoryTerm("gradients", trained * wide, f"{many} x {wide} B"),
-        MemoryTerm("moments", moments, f"AdamW, 2 x {many} x {1 if eight else wide} B"),
+        MemoryTerm("moments", moments, f"AdamW, 2 x {many} x {1 if eight else wide} B", least_moments),
     ]
     if trainer.optimizer_offload and cuda:
         own = [_pinned(term) if term.name in ("masters", "moments") else term for term in own]

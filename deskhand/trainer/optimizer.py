@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deskhand.config.trainer import OptimizerName, TrainerConfig
 from deskhand.errors import ConfigError
+from deskhand.trainer.muon import MuonAdamW
 from deskhand.trainer.offload import OffloadedAdamW
 from deskhand.trainer.policy import Policy
 
@@ -43,9 +44,11 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return AdamW (arXiv:1711.05101) with weight decay for matrices only, not for gains, biases and positions.
 
-    "adamw_8bit" stores its moments in 8 bits (arXiv:2110.02861). With `holders` (of `OffloadedAdamW`) the moments are
-    in host memory. Raises `ConfigError` if bitsandbytes cannot be loaded.
+    "muon" is `MuonAdamW`. "adamw_8bit" stores its moments in 8 bits (arXiv:2110.02861). With `holders` (of
+    `OffloadedAdamW`) the moments are in host memory. Raises `ConfigError` if bitsandbytes cannot be loaded.
     """
+    if kind == "muon":
+        return MuonAdamW(parameters, learning_rate, betas, weight_decay)
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
     for parameter in parameters.values():
         groups[parameter.ndim < 2]["params"].append(parameter)

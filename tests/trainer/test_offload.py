@@ -141,10 +141,10 @@ def test_the_estimate_takes_offloaded_masters_and_moments_from_the_device(dtype,
 
 
 def test_combinations_without_sense_are_rejected():
-    with pytest.raises(
-        ConfigError, match=r"trainer.optimizer_offload is not for optimizer adamw_8bit; use adamw_fused"
-    ):
-        load_config(None, ["trainer.optimizer_offload=true", "trainer.optimizer=adamw_8bit"])
+    for other in ("adamw_8bit", "muon"):
+        refused = f"trainer.optimizer_offload is not for optimizer {other}; use adamw_fused"
+        with pytest.raises(ConfigError, match=refused):
+            load_config(None, ["trainer.optimizer_offload=true", f"trainer.optimizer={other}"])
     refused = load_config(None, ["trainer.optimizer_offload=true"]).training_error
     assert refused == "trainer.optimizer_offload saves memory of a GPU, but device is cpu; remove it"
     assert load_config(None, ["trainer.optimizer_offload=true", "device=cuda:0"]).training_error is None

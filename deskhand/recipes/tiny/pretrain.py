@@ -10,7 +10,6 @@ Invariant: only tokens of the assistant are trained, in the format that `agents.
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from deskhand.actions.formats import deskhand_json
 from deskhand.actions.ops import Type
@@ -27,6 +25,7 @@ from deskhand.models.tiny.architecture import MERGE, PATCH_PX
 from deskhand.recipes.tiny.data_parallel import DataParallelGroup
 from deskhand.recipes.tiny.demonstrations import MIDDLE, LabeledScreen, RecordedDemonstration, click_text
 from deskhand.tasks.task import Rect
+from deskhand.trainer.muon import MuonAdamW
 
 PIECE_PX = 64
 
@@ -161,21 +160,11 @@ def target_loss(model: Any, inputs: dict[str, torch.Tensor], target_BT: torch.Te
     return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
 
 
-class _Float32Products(TorchDispatchMode):
-    """Multiplies bfloat16 matrices in float32, for torch's Muon, which always rounds gradients to bfloat16."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_product = func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-        if is_product and args[0].dtype is torch.bfloat16:
-            return func(*(arg.float() for arg in args), **(kwargs or {})).bfloat16()
-        return func(*args, **(kwargs or {}))
-
-
 class PretrainLearner:
     """Learner of one process for `trainer.supervised.run_sft`.
 
-    Optimizers are Muon (Jordan et al., 2024) for the hidden matrices, and AdamW for embeddings, position tables, biases
-    and norms. Matrix products run in bfloat16 where the CPU has fast ones; weights and optimizer states are float32.
+    The optimizer is `trainer.muon`. Matrix products run in bfloat16 where the CPU has fast ones; weights and optimizer
+    states are float32.
     """
 
     def __init__(
@@ -189,15 +178,8 @@ class PretrainLearner:
         other_rate: float,
     ) -> None:
         self.model, self.group, self._pad_id, self._image_pad = model, group, pad_id, image_pad
-        tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
-        matrices, others = [], []
-        for name, parameter in model.named_parameters():
-            (matrices if parameter.ndim == 2 and not any(t in name for t in tables) else others).append(parameter)
-        self._optimizers = [
-            torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0),
-        ]
-        self._rates = [(params, params["lr"]) for each in self._optimizers for params in each.param_groups]
+        self._optimizer = MuonAdamW(dict(model.named_parameters()), other_rate, (0.9, 0.98), 0.05, matrix_rate)
+        self._rates = [(group, group["lr"]) for group in self._optimizer.param_groups]
 
     def gradient(self, batch: list[PretrainRow]) -> float:
         """Compute gradients, averaged over all processes, and return the loss of this process."""
@@ -210,11 +192,8 @@ class PretrainLearner:
         return float(loss.detach())
 
     def update(self, factor: float) -> None:
-        for params, rate in self._rates:
-            params["lr"] = rate * factor
+        for group, rate in self._rates:
+            group["lr"] = rate * factor
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        with nullcontext() if has_fast_bfloat16() else _Float32Products():
-            for optimizer in self._optimizers:
-                optimizer.step()
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
