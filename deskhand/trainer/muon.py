@@ -60,7 +60,7 @@ class MuonAdamW(torch.optim.Optimizer):
             part.state = self.state
             part.param_groups = [group for group in self.param_groups if setting in group]
             on_cpu = part.param_groups[0]["params"][0].device.type == "cpu"
-            with _Float32Products() if on_cpu and not has_fast_bfloat16() else nullcontext():
+            with Float32Products() if on_cpu and not has_fast_bfloat16() else nullcontext():
                 part.step()
 
 
@@ -69,7 +69,7 @@ def is_hidden_matrix(name: str, tensor: Tensor) -> bool:
     return tensor.ndim == 2 and not any(table in name for table in TABLES)
 
 
-class _Float32Products(TorchDispatchMode):
+class Float32Products(TorchDispatchMode):
     """Multiplies bfloat16 matrices in float32, for torch's Muon, which always rounds gradients to bfloat16."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -110,16 +110,6 @@ def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_pa
     assert float(pretrain.target_loss(model, inputs, target_BT).detach()) < 0.5 * before
 
 
-def test_products_in_float32_stand_in_for_those_of_bfloat16() -> None:
-    """Muon multiplies in bfloat16, 40 times slower than in float32 on CPUs without such instructions."""
-    a, b = (torch.randn(48, 48, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2))
-    plain, added = a @ b, torch.addmm(a, a, b, beta=-3.4, alpha=2.0)
-    with pretrain._Float32Products():
-        assert torch.allclose(a @ b, plain, rtol=0.02, atol=0.02)
-        assert torch.allclose(torch.addmm(a, a, b, beta=-3.4, alpha=2.0), added, rtol=0.02, atol=0.1)
-        assert (a @ b).dtype is torch.bfloat16
-
-
 def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_first_click() -> None:
     frame = np.zeros((192, 256, 3), np.uint8)
     texts = ['{"op":"click","x":520,"y":300}', '{"op":"type","text":"touch apple\\n"}', '{"op":"done"}']
