@@ -301,11 +301,12 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
 def _check_moments(saved: dict[str, Tensor], names: set[str], optimizer: torch.optim.Optimizer, folder: Path) -> None:
     """Raise `ConfigError` for moments of another optimizer, which would fail in the middle of an update."""
     kept = {moment for moment, _, name in (key.partition("/") for key in saved) if name in names} - {_PARAMETER}
-    is_adamw, is_muon = isinstance(optimizer, torch.optim.AdamW), isinstance(optimizer, MuonAdamW)
-    if kept and (is_adamw or is_muon) and (is_muon, True) != ("momentum_buffer" in kept, "state1" not in kept):
+    saved_by = "muon" if "momentum_buffer" in kept else "adamw_8bit" if "state1" in kept else "adamw"
+    own = {MuonAdamW: "muon", torch.optim.AdamW: "adamw", OffloadedAdamW: "adamw"}.get(type(optimizer), "adamw_8bit")
+    if kept and saved_by != own:
         raise ConfigError(
-            f"trainer.optimizer: checkpoint {folder} has {', '.join(sorted(kept))} of another optimizer; resume with "
-            "the trainer settings of the run"
+            f"trainer.optimizer: checkpoint {folder} was saved with {saved_by}, got {own}; resume with the trainer "
+            "settings of the run"
         )
 
 

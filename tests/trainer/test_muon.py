@@ -115,13 +115,18 @@ def test_a_run_resumes_bit_exact(world, tmp_path, dtype, mode):
     assert ({"step", "exp_avg", "exp_avg_sq"} in kept.values()) is not bool(mode)
 
 
-@pytest.mark.parametrize(("saved_with", "loaded_with"), [("muon", "adamw"), ("adamw_fused", "muon")])
-def test_a_checkpoint_of_another_optimizer_is_refused_and_changes_nothing(world, tmp_path, saved_with, loaded_with):
+@pytest.mark.parametrize(
+    ("saved_with", "loaded_with", "names"),
+    [("muon", "adamw", "saved with muon, got adamw"), ("adamw_fused", "muon", "saved with adamw, got muon")],
+)
+def test_a_checkpoint_of_another_optimizer_is_refused_and_changes_nothing(
+    world, tmp_path, saved_with, loaded_with, names
+):
     first, second = trainer_of("float32", {}, saved_with), trainer_of("float32", {}, loaded_with)
     step(first, world)
     CheckpointManager(tmp_path / "run").save(first, tmp_path)
     before = {name: tensor.clone() for name, tensor in second.policy.snapshot().items()}
-    with pytest.raises(ConfigError, match="of another optimizer; resume with the trainer settings of the run"):
+    with pytest.raises(ConfigError, match=f"{names}; resume with the trainer settings of the run"):
         CheckpointManager(tmp_path / "run").load(second)
     assert all(torch.equal(before[name], tensor) for name, tensor in second.policy.snapshot().items())
     assert step(second, world) is not None
