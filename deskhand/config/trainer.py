@@ -111,7 +111,7 @@ class TrainerConfig(Section):
     optimizer_offload: bool = False
     """Keep AdamW's moments and the float32 master weights in host memory, and bring them to the GPU in parts for an
     update, with equal results. Saves 12 bytes of GPU memory per trained weight (8 without masters). Not with
-    `adamw_8bit` and `muon`."""
+    `adamw_8bit` or `muon`."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of AdamW's first moment."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
