@@ -39,8 +39,11 @@ NONE = Proportion(0, 0)
 
 
 def demonstrate(folder: Path, words: Sequence[str], settings: Sequence[str]) -> Path:
-    """Fine-tune the bundled policy on demonstrations; return the last checkpoint."""
-    run_logged(["sft", CONFIG, str(folder), *words], settings, folder)
+    """Fine-tune the bundled policy on demonstrations, or go on with it; return the last checkpoint."""
+    if (folder / "run.sqlite").exists():
+        run_logged(["sft", "--resume", str(folder)], (), folder)
+    else:
+        run_logged(["sft", CONFIG, str(folder), *words], settings, folder)
     with Run.open(folder, read_only=True) as run:
         last = run.checkpoint()
     assert last is not None
