@@ -25,7 +25,7 @@ demo: setup
 # Tests of real applications are skipped if these cannot be installed. A failed test is repeated once: one that then
 # passes is printed with its traceback (`make test ARGS=--fail-on-flaky` fails instead).
 test: setup
-	@$(PYTHON) -m deskhand desktop install calc chromium panel || true
+	@$(PYTHON) -m deskhand desktop install calc chromium chromium-shell panel || true
 	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --reruns 1 --rerun-show-tracebacks $(ARGS)
 
 # A part of `make test`, with the figures that it prints. The first run creates the peers' virtual environments

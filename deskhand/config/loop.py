@@ -116,7 +116,8 @@ class LoopConfig(GroupConfig):
     """Weight of an episode in the success statistics, per training step of its age."""
     early_stop_probability: float = Field(default=0.0, ge=0, le=1)
     """A group whose rewards are equal so far starts no more episodes if they would differ with less than this
-    probability, as the success so far predicts it; 0 plays every group to its end."""
+    probability, as the success so far predicts it; until they differ, it runs two episodes at once while other groups
+    have work. 0 plays every group to its end, as many episodes at once as possible."""
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints. After a crash, training resumes from the last one."""
     eval_every: int = Field(default=0, ge=0)

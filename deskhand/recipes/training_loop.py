@@ -58,6 +58,9 @@ from deskhand.types import Engine, PreparedImage
 log = structlog.get_logger()
 T = TypeVar("T")
 
+MAX_EQUAL_IN_FLIGHT = 2
+"""Episodes in flight of a group that may stop early: as many as it needs to be judged."""
+
 
 class TrainingLoop:
     """Training loop of a run; resumes from the last checkpoint if there is one.
@@ -112,6 +115,7 @@ class TrainingLoop:
             seed=seed,
             current_step=statistics.now,
             stops=lambda group: statistics.stops(group, config.early_stop_probability),
+            max_equal_in_flight=MAX_EQUAL_IN_FLIGHT if config.early_stop_probability else None,
         )
         alerts = EpisodeAlerts(config.health, lambda: trainer.steps, on_alert)
         self.source = GroupSource(groups, self.writer, statistics, alerts, self._release_images)

@@ -7,6 +7,7 @@ signal and no longer counts against the limit.
 Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the
     same task, at most `max_retries` times per group.
 Invariant: a group that `stops` ends early starts no more episodes; those in flight are scored as always.
+Invariant: a slot is never idle for `max_equal_in_flight`; it only determines which group the next episode is of.
 Invariant: a step never makes a group too old that is still open (`next_batch`), so a slow task is trained as often as
     it is started.
 """
@@ -96,7 +97,8 @@ class GroupBuffer:
 
     `make_task` returns the task of the group with a given number; at most `max_retries` episodes of a group are
     replaced (None: `size`); `seed`, task and member determine the sampling seed of an episode. `stops` returns, for a
-    group with equal rewards so far, whether its remaining members shall not be started.
+    group with equal rewards so far, whether its remaining members shall not be started. Until its rewards differ, a
+    group has at most `max_equal_in_flight` members in flight if other groups have work, so that `stops` can end it.
     """
 
     def __init__(
@@ -111,8 +113,10 @@ class GroupBuffer:
         seed: int = 0,
         current_step: Callable[[], int] = lambda: 0,
         stops: Callable[[Group], bool] = lambda group: False,
+        max_equal_in_flight: int | None = None,
     ) -> None:
         self.make_task, self.size, self.limit, self.seed = make_task, size, limit, seed
+        self.max_equal_in_flight = size if max_equal_in_flight is None else max_equal_in_flight
         self.current_step = current_step
         """Returns the training steps in the engine's weights."""
         self.stops = stops
@@ -158,11 +162,12 @@ class GroupBuffer:
 
     def next_request(self) -> tuple[EpisodeRequest, Group | None] | None:
         """Return the next episode and the group opened for it, if any; None while `limit` is reached."""
-        for group in self.live.values():
-            if group.state == "open" and group.open_slots > 0:
+        waiting = [group for group in self.live.values() if group.state == "open" and group.open_slots > 0]
+        for group in waiting:
+            if group.in_flight < self.max_equal_in_flight or group.has_signal:
                 return self._request(group), None
         if len(self.live) >= self.limit:
-            return None
+            return (self._request(waiting[0]), None) if waiting else None
         number, self.next_number = self.next_number, self.next_number + 1
         group = self._group(uuid.uuid4().hex, number)
         self.live[group.id] = group

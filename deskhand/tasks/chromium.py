@@ -15,13 +15,11 @@ import weakref
 from typing import Any
 
 from deskhand.desktop.applications import browser
-from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 
-FLAGS = (
-    *browser.FLAGS, "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
-    "--enable-features=EnablePortBoundCookies",
-)  # fmt: skip
+STILL_CARET = "--blink-settings=caretBlinkInterval=0"
+FLAGS = (*browser.FLAGS, "--disable-extensions", STILL_CARET, "--enable-features=EnablePortBoundCookies")
 """Cookies are bound to their port, because a guest that serves another port of the same host would get them."""
 REPLY_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 14.0
@@ -215,14 +213,31 @@ def _message(data: bytes) -> dict[str, Any]:
 
 async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumSession:
     """Start Chromium on a page and wait until it is loaded. Raises `ConfigError` unless the desktop is local."""
+    session, _ = await _launch(desktop, ["chromium", *FLAGS, *options], url)
+    await session.attach()
+    return session
+
+
+async def start_shell(desktop: StageableDesktop, url: str, width: int, height: int) -> ChromiumSession:
+    """Show a page of this size at the top left, without a browser around it, and wait until it is loaded.
+
+    It starts in two thirds of the browser's processor time. Raises `ConfigError` unless the desktop is local.
+    """
+    argv = ["chromium-shell", *browser.SHELL_FLAGS, STILL_CARET, f"--content-shell-host-window-size={width}x{height}"]
+    session, window = await _launch(desktop, argv, url)
+    await desktop.place_window(window, 0, 0, width, height)  # the manager makes it as small as the screen
+    await session.attach()
+    await session.call("Page.bringToFront")  # or the page has no focus until the first click or key
+    return session
+
+
+async def _launch(desktop: StageableDesktop, argv: list[str], url: str) -> tuple[ChromiumSession, Window]:
     launch_piped = getattr(desktop, "launch_piped", None)
     if launch_piped is None:
         raise ConfigError("the browser needs a local desktop: the host controls it by pipes (desktop.backend: local)")
-    session = ChromiumSession(await launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", url]))
+    session = ChromiumSession(await launch_piped([*argv, "--remote-debugging-pipe", url]))
     _browsers[desktop] = session
-    await desktop.wait_window("chromium")
-    await session.attach()
-    return session
+    return session, (await desktop.wait_window("chromium"))[0]
 
 
 def session_of(desktop: StageableDesktop) -> ChromiumSession:

@@ -135,7 +135,7 @@ def test_an_application_without_its_component_is_not_installed(tmp_path):
 
 def test_profiles_resolve_by_name_and_group_without_duplicates():
     names = [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])]
-    assert names == ["calc", "writer", "impress", "draw", "chromium"]
+    assert names == ["calc", "writer", "impress", "draw", "chromium", "chromium-shell"]
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"unknown application 'word'; use one of .*writer"):
         catalog.resolve_profiles(["calc", "word"])

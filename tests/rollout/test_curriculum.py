@@ -195,6 +195,20 @@ def test_a_member_in_flight_may_still_differ():
     assert (completed.state, completed.rewards) == ("queued", [0.0, 0.0, 1.0])
 
 
+def test_until_its_rewards_differ_a_group_has_two_members_in_flight_while_others_have_work():
+    it = GroupBuffer(fake_desktop.square_task, size=4, limit=2, stops=lambda group: False, max_equal_in_flight=2)
+    started = [take(it) for _ in range(4)]
+    first, second = started[0].group_id, started[2].group_id
+    assert [(each.group_id, each.member) for each in started] == [(first, 0), (first, 1), (second, 0), (second, 1)]
+    assert (take(it).group_id, take(it).group_id) == (first, first), "no other work: no slot stays idle"
+    finish(it, started[2], 0.0)
+    third = take(it)
+    assert (third.group_id, third.member) == (second, 2), "its rewards are equal: one for the one that ended"
+    finish(it, started[3], 1.0)
+    assert take(it).group_id == second
+    assert it.next_request() is None
+
+
 def test_an_outage_neither_stops_a_group_nor_reopens_a_stopped_one():
     it = stopping()
     first, second, third = (take(it) for _ in range(3))

@@ -27,7 +27,7 @@ from deskhand.tasks.suites.miniwob import solutions
 
 pytestmark = [
     pytest.mark.skipif(
-        shutil.which("chromium") is None, reason="Chromium is not installed (deskhand desktop install chromium)"
+        shutil.which("chromium-shell") is None, reason="not installed: deskhand desktop install chromium-shell"
     ),
     pytest.mark.skipif(
         miniwob.unavailable_reason() is not None, reason="no package miniwob (pip install --no-deps miniwob)"
@@ -137,6 +137,7 @@ async def test_a_seed_is_one_page_and_another_seed_another() -> None:
         for seed in (11, 11, 12):
             await desktop.reset(DesktopSpec("plain", miniwob.WIDTH, miniwob.HEIGHT))
             await miniwob.start(desktop, "click-checkboxes", seed)
+            assert await chromium.session_of(desktop).evaluate("document.hasFocus()")
             frames.append((await desktop.observe()).without_cursor().sha256)
             told.append(await miniwob.instruction(desktop))
     assert frames[0] == frames[1] != frames[2]
@@ -158,13 +159,16 @@ async def test_a_page_that_hangs_is_an_outage_unless_the_agent_opened_something_
             assert not isinstance(outcome, Scored) or outcome.value == 0.0
 
 
-@pytest.mark.parametrize("keys", [("f5",), ("ctrl", "n")], ids=["loading the page anew", "opening another window"])
-async def test_leaving_the_page_scores_zero(keys: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("opens", [False, True], ids=["loading the page anew", "opening another page"])
+async def test_leaving_the_page_scores_zero(opens: bool) -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 5)
         await task.setup(desktop)
-        await desktop.perform([Key(keys)], action_id="leave")
         page = chromium.session_of(desktop)
+        if opens:
+            await page.call("Target.createTarget", browser_wide=True, url="data:text/plain,other")
+        else:
+            await desktop.perform([Key(("f5",))], action_id="leave")
         await asyncio.sleep(0.5)
         await page.wait_loaded()
         # as a page whose script was called would have it
@@ -176,12 +180,11 @@ async def test_leaving_the_page_scores_zero(keys: tuple[str, ...]) -> None:
         assert [finding.clause for finding in outcome.failed] == ["pages opened besides"]
 
 
-@pytest.mark.parametrize("keys", [("alt", "f4"), ("ctrl", "w")], ids=["the browser", "the tab"])
-async def test_closing_the_page_scores_zero_without_an_error(keys: tuple[str, ...]) -> None:
+async def test_closing_the_page_scores_zero_without_an_error() -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 8)
         await task.setup(desktop)
-        await desktop.perform([Key(keys)], action_id="close")
+        await desktop.perform([Key(("alt", "f4"))], action_id="close")
         for _ in range(round(limit(50))):
             if not await desktop.windows():
                 break
@@ -224,14 +227,14 @@ async def test_a_page_that_is_loaded_again_during_a_check_scores_zero_and_is_not
         assert outcome.value == 0.0
 
 
-async def test_keys_open_no_developer_tools() -> None:
+async def test_keys_of_a_browser_do_nothing() -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 6)
         await task.setup(desktop)
-        for keys in (("f12",), ("ctrl", "shift", "i"), ("ctrl", "shift", "j")):
-            await desktop.perform([Key(keys)], action_id="+".join(keys))
-            await asyncio.sleep(0.5)
-            await desktop.perform([Key(("esc",))], action_id=f"{keys} refused")  # closes the browser's message
+        keys = [("f12",), *(("ctrl", "shift", key) for key in "ijcn"), *(("ctrl", key) for key in "nthujoslwpd+-0")]
+        for each in (*keys, ("alt", "left"), ("alt", "home"), ("f11",), ("f6",)):
+            await desktop.perform([Key(each)], action_id="+".join(each))
+        await asyncio.sleep(1.0)
         assert await chromium.session_of(desktop).opened_since_mark() == ""
         async for ops in task.oracle(desktop):
             await desktop.perform(ops, action_id="solve")

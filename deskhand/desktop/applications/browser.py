@@ -1,4 +1,7 @@
-"""Chromium profile: opens on a blank page, shows no prompts, sends no background requests."""
+"""Chromium profiles, as a browser and as one page without a browser around it.
+
+The browser opens on a blank page, shows no prompts and sends no background requests.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,14 @@ FLAGS = (
 )
 """Settings that its preferences cannot express; part of the profile's `argv`."""
 
+SHELL_FLAGS = (
+    "--content-shell-hide-toolbar",
+    "--disable-gpu",
+    "--disable-smooth-scrolling",
+    "--force-color-profile=srgb",
+)
 _WITHOUT_NAMESPACES = """#!/bin/sh
-exec /usr/bin/chromium --no-sandbox --test-type "$@"
+exec /usr/bin/{} --no-sandbox --test-type "$@"
 """
 """Its own sandbox needs namespaces; `--test-type` hides the warning about its absence."""
 
@@ -41,9 +50,21 @@ CHROMIUM = Profile(
     packages=("chromium", "socat"),  # OSWorld's tasks forward the debugger port with socat
     argv=("chromium", *FLAGS),
     window="chromium",
-    plain_wrappers={"chromium": _WITHOUT_NAMESPACES},
+    plain_wrappers={"chromium": _WITHOUT_NAMESPACES.format("chromium")},
     mime_types=("text/html", "application/xhtml+xml", "x-scheme-handler/http", "x-scheme-handler/https"),
     desktop_entry="chromium.desktop",
     maximized="Chromium",
     groups=("browser",),
 )
+
+CHROMIUM_SHELL = Profile(
+    name="chromium-shell",
+    summary="a single web page, without tabs, menus, keys of a browser or developer tools",
+    packages=("chromium-shell",),
+    argv=("chromium-shell", *SHELL_FLAGS, "about:blank"),
+    window="chromium-content_shell",
+    plain_wrappers={"chromium-shell": _WITHOUT_NAMESPACES.format("chromium-shell")},
+    bare="chromium-content_shell",
+    groups=("browser",),
+)
+PROFILES = (CHROMIUM, CHROMIUM_SHELL)

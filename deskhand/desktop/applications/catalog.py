@@ -94,7 +94,7 @@ _MAIL = (
 
 PROFILES = {
     profile.name: profile
-    for profile in (*_BASIC, _PANEL, *office.PROFILES, browser.CHROMIUM, *_MEDIA, _SOUND, *_MAIL, code_editor.VSCODE)
+    for profile in (*_BASIC, _PANEL, *office.PROFILES, *browser.PROFILES, *_MEDIA, _SOUND, *_MAIL, code_editor.VSCODE)
 }
 OSWORLD_PROGRAMS = {"google-chrome": "chromium", "gnome-terminal": "xfce4-terminal", "nautilus": "pcmanfm"}
 """Programs that OSWorld tasks start, and Debian's that run under these names (`server/guest_tools`). GNOME's own need
@@ -130,8 +130,9 @@ def default_applications() -> str:
 
 def window_rules() -> str:
     """Return the applications' rules for the window manager configuration."""
-    classes = sorted({entry.maximized for entry in PROFILES.values() if entry.maximized})
-    rules = [f'<application class="{name}" type="normal"><maximized>yes</maximized></application>' for name in classes]
+    found = {(entry.maximized, "<maximized>yes</maximized>") for entry in PROFILES.values()}
+    found |= {(entry.bare, "<decor>no</decor>") for entry in PROFILES.values()}
+    rules = [f'<application class="{name}" type="normal">{rule}</application>' for name, rule in sorted(found) if name]
     return "\n    ".join(rules)
 
 

@@ -36,6 +36,8 @@ class Profile:
     """File name in /usr/share/applications."""
     maximized: str = ""
     """Class of windows that open maximized."""
+    bare: str = ""
+    """Class of windows without a title bar."""
     repeat_gap_s: float = 0.0
     """It ignores a key that is pressed again sooner after it has read the first press."""
     component: str = ""

@@ -32,7 +32,7 @@ def expand(name: str, prefix: str = "") -> list[str]:
 def applications_of(family: str) -> tuple[str, ...]:
     """Return the Debian packages of a family."""
     known = (basics.FAMILIES | web.FAMILIES).get(family)
-    return known.applications if known is not None else ("chromium",)
+    return known.applications if known is not None else ("chromium-shell",)
 
 
 def make_task(family: str, seed: int) -> Task:

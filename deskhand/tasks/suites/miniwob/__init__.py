@@ -2,7 +2,7 @@
 
 The package is not imported, because it needs selenium: its pages are read as files and written into the guest's home.
 The host starts an episode with a seed, reads the instruction and, at the end, the reward; only pointer and keyboard
-drive the page. The browser fills the screen, so page coordinates are screen coordinates.
+drive the page. The page is at the top left of the screen, so page coordinates are screen coordinates.
 
 Invariant: the reward is that of the page's first end, and nothing on the screen shows it.
 """
@@ -30,6 +30,8 @@ PREFIX = f"{SUITE}/"
 WIDTH, HEIGHT = 160, 224
 """Screen in pixels. The page draws on 160x210 at the top; 224 is a multiple of 32, so that the image processors of
 Qwen-VL models do not resize it."""
+PAGE_WIDTH = 500
+"""Width of the window, as for the project's own Selenium environment; it is the room that dialogs have."""
 FOLDER = "miniwob"
 MAX_STEPS = 30
 SETTLE_GRACE_S = 0.5
@@ -102,8 +104,7 @@ async def start(desktop: StageableDesktop, name: str, seed: int) -> None:
     """Write a task's page into the guest, open it, and start the episode of `seed`."""
     for file, path in page_files(name).items():
         await desktop.push(f"{FOLDER}/{file}", path.read_bytes())
-    size = f"--window-size={WIDTH},{HEIGHT}"
-    page = await chromium.start(desktop, f"{FOLDER}/miniwob/{name}.html", "--kiosk", size, "--window-position=0,0")
+    page = await chromium.start_shell(desktop, f"{FOLDER}/miniwob/{name}.html", PAGE_WIDTH, HEIGHT)
     await begin_episode(page, seed)
     await desktop.observe()
 
