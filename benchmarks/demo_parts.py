@@ -27,7 +27,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
+from deskhand.desktop.applications import browser
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks import chromium
@@ -51,6 +54,7 @@ PROGRAMS = {
     "xterm": ("xterm",),
     "galculator": ("galculator",),
     "chromium": ("chromium", *chromium.FLAGS, "about:blank"),
+    "chromium-shell": ("chromium-shell", *browser.SHELL_FLAGS, "about:blank"),
 }
 """Argument vectors by name."""
 AFTER_S = 2.0
@@ -265,9 +269,10 @@ def _milliseconds(text: str) -> float:
 
 
 def _used_ms(pids: Sequence[int]) -> float:
-    """Return the CPU milliseconds of all threads of these processes."""
+    """Return the CPU milliseconds of all threads of these processes and of their descendants that still run."""
     found = 0
-    for pid in pids:
+    family = {*pids, *(child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True))}
+    for pid in family:
         for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             found += int(path.read_text().split()[0])
     return found / 1e6

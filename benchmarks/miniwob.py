@@ -56,12 +56,23 @@ def train(name: str, folder: Path, words: Sequence[str], settings: Sequence[str]
     The time is that from the first training episode to the last checkpoint, with every interruption.
     """
     if (folder / "run.sqlite").exists():
-        run_logged(["train", "--resume", str(folder)], (), folder)
+        run_logged(["train", "--resume", str(folder)], time_left(folder), folder)
     else:
         run_logged(["train", CONFIG, str(folder), *words], settings, folder)
     with Run.open(folder, read_only=True) as run:
         began_at = min(row.started_at for row in run.episodes(TRAIN))
         return outcome_of(name, run, began_at, time.time() - began_at)
+
+
+def time_left(folder: Path) -> list[str]:
+    """Return the settings with which an interrupted run trains for the rest of its time, or is only evaluated."""
+    with Run.open(folder, read_only=True) as run:
+        last, minutes = run.checkpoint(), run.metadata["config"]["max_minutes"]
+        began_at = min((row.started_at for row in run.episodes(TRAIN)), default=time.time())
+    minutes -= (time.time() - began_at) / 60
+    if last is None or last.step == 0:
+        return []
+    return [f"max_minutes={minutes:.2f}"] if minutes > 0.01 else [f"loop.total_steps={last.step}"]
 
 
 def chance(folder: Path, tasks: Sequence[str], variants: int) -> dict[str, Proportion]:

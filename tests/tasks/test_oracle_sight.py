@@ -109,6 +109,7 @@ async def test_a_price_below_the_edge_of_the_screen_may_be_typed_only_after_it_w
 
 
 @pytest.mark.skipif(miniwob.unavailable_reason() is not None, reason="MiniWoB++ is not installed")
+@pytest.mark.skipif(bool(missing(["chromium-shell"])), reason="not installed: deskhand desktop install chromium-shell")
 async def test_a_solution_of_a_miniwob_page_reads_only_what_the_screen_shows() -> None:
     task = miniwob.make_task("simple-arithmetic", 1)
     async with desktop_for(task) as desktop:

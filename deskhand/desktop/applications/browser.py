@@ -13,7 +13,7 @@ DISABLED_FEATURES = (
     "OptimizationHints",
     "GlobalMediaControls",
     # Chromium draws the list under the address bar itself instead of in two web pages of its own, which are loaded at
-    # every start: 430 of 1,020 ms of processor time (`benchmarks.demo_parts --programs`).
+    # every start: 430 of 1,020 ms of the first process's processor time (`benchmarks.demo_parts --programs`).
     "WebUIOmniboxPopup",
     "WebUIOmniboxAimPopup",
 )
