@@ -30,7 +30,6 @@ from pathlib import Path
 import psutil
 
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
-from deskhand.desktop.applications import browser
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks import chromium
@@ -54,7 +53,6 @@ PROGRAMS = {
     "xterm": ("xterm",),
     "galculator": ("galculator",),
     "chromium": ("chromium", *chromium.FLAGS, "about:blank"),
-    "chromium-shell": ("chromium-shell", *browser.SHELL_FLAGS, "about:blank"),
 }
 """Argument vectors by name."""
 AFTER_S = 2.0

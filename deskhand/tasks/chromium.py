@@ -221,7 +221,7 @@ async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumS
 async def start_shell(desktop: StageableDesktop, url: str, width: int, height: int) -> ChromiumSession:
     """Show a page of this size at the top left, without a browser around it, and wait until it is loaded.
 
-    It starts in two thirds of the browser's processor time. Raises `ConfigError` unless the desktop is local.
+    It starts in less processor time than the browser. Raises `ConfigError` unless the desktop is local.
     """
     argv = ["chromium-shell", *browser.SHELL_FLAGS, STILL_CARET, f"--content-shell-host-window-size={width}x{height}"]
     session, window = await _launch(desktop, argv, url)

@@ -119,7 +119,8 @@ KILL_APPS = r"""for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null); case "$n
   sh|bash|openbox|Xvfb|bwrap|cat|dbus-daemon|'') ;; *) kill -SEGV ${p#/proc/} 2>/dev/null;; esac; done; true"""
 END_APPS = KILL_APPS.replace("-SEGV", "-TERM")
 KILL_CHILDREN = r"""for p in /proc/[0-9]*; do
-  tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q -- '--type=[r]enderer' && kill -KILL ${p#/proc/}; done; sleep 0.3; true"""
+  tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q -- '--type=[r]enderer' && kill -KILL ${p#/proc/}; done
+sleep 0.3; true"""
 STOP_CHILDREN = KILL_CHILDREN.replace("-KILL", "-STOP")
 STOP_APPS = KILL_APPS.replace("-SEGV", "-STOP")
 KILL_ALL = "kill -9 -1"
