@@ -87,7 +87,7 @@ def chance(folder: Path, tasks: Sequence[str], variants: int) -> dict[str, Propo
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, Proportion]]) -> None:
     """Print the success of each task in percent, one column per policy."""
-    print(f"\n{title}\n\n| task | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
+    print(f"\n{title}\n\n| task | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}")
     for task in next(iter(columns.values())):
         shown = (f"{100 * column.get(task, NONE).value:.0f}" for column in columns.values())
         print(f"| {task.removeprefix('miniwob/')} | {' | '.join(shown)} |")

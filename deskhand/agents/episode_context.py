@@ -26,7 +26,7 @@ from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, DeskhandError, ParseError
 
 MAX_STEPS = 10
-StopReason = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
+StopReason = Literal["done", "fail", "answer", "terminated", "max_steps", "too_many_errors", "overflow", "truncated"]
 ReplyError = Literal["", "format", "action", "truncated"]
 """What was wrong with a reply: not understood, not possible on this screen, or cut at the token limit."""
 ImageSize = Callable[..., tuple[int, int]]
@@ -56,8 +56,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The steps of one episode and why they ended. "truncated": the last allowed error was a reply cut at `max_tokens`;
-    "overflow": the conversation no longer fit the model."""
+    """The steps of one episode and why they ended. "terminated": the task ended it; "truncated": the last allowed error
+    was a reply cut at `max_tokens`; "overflow": the conversation no longer fit the model."""
 
     steps: tuple[Step, ...]
     stop_reason: StopReason
@@ -157,7 +157,7 @@ class EpisodeContext:
 
     @property
     def done(self) -> bool:
-        """Whether a terminal op, the step limit or too many errors in a row ended the episode."""
+        """Whether a terminal op, the task, the step limit or too many errors in a row ended the episode."""
         return self._stop is not None or len(self.steps) >= self.max_steps
 
     @property

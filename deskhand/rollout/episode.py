@@ -306,8 +306,10 @@ async def _solve(
 
     async def after_step(step: Step, frame: Frame) -> None:
         await progress.check_milestones(desktop.judged, step.index)
+        if task.terminated is not None and await task.terminated(desktop.judged):
+            episode.end("terminated")
 
-    hook: AfterStep | None = after_step if task.milestones else None
+    hook: AfterStep | None = after_step if task.milestones or task.terminated else None
     episode = EpisodeContext(
         desktop,  # type: ignore[arg-type]
         progress.instruction,

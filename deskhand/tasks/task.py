@@ -155,6 +155,9 @@ class Task:
     """Arrange the start screen by a seed, such as its windows, without restarting programs."""
     instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
     """Reads the instruction from the staged desktop; until then `instruction` is a placeholder."""
+    terminated: Callable[[StageableDesktop], Awaitable[bool]] | None = None
+    """Whether the task has ended without a word of the agent, such as a game that is over; read after every step, so it
+    must be cheap and must not disturb the desktop. None: only the agent and the limits end an episode."""
     settle_grace_s: float | None = None
     """Seconds from the last action to the judgment, in which programs may still write; None: the judge's default."""
     format_penalty: float = 0.0

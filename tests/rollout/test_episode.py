@@ -117,6 +117,19 @@ async def test_unparsable_replies_are_scored(stage):
     assert (result.reward, result.first_click_on_target) == (0.0, False)
 
 
+async def test_a_task_that_has_ended_is_judged_without_a_further_reply(stage):
+    async def is_clicked(desktop):
+        return bool(desktop.clicked)
+
+    result = await stage(saying('{"op":"wait","seconds":0.01}', '{"op":"click","x":687,"y":800}', "not asked for")).run(
+        ticket(terminated=is_clicked)
+    )
+    assert (result.transcript.stop_reason, len(result.transcript.steps)) == ("terminated", 2)
+    assert isinstance(result.outcome, Scored)
+    ended = await stage().run(ticket(terminated=is_clicked))
+    assert (ended.success, ended.transcript.stop_reason, len(ended.transcript.steps)) == (True, "terminated", 1)
+
+
 async def test_the_format_penalty_is_subtracted_per_unparsable_reply(stage):
     async def script(task, desktop):
         yield "I click the square."

@@ -131,6 +131,23 @@ async def test_a_wrong_click_scores_zero_and_its_negative_reward_is_reported() -
         assert (outcome.findings[0].value, outcome.failed[0].read) == (-1.0, "reward -1")
 
 
+async def test_a_page_has_ended_when_it_has_a_reward() -> None:
+    async with desktop_for_pages() as desktop:
+        task = miniwob.make_task("click-test", 4)
+        await task.setup(desktop)
+        assert not await miniwob.has_ended(desktop)
+        async for ops in task.oracle(desktop):
+            await desktop.perform(ops, action_id="solve")
+        assert await miniwob.has_ended(desktop)
+
+
+async def test_a_page_that_was_killed_has_not_ended() -> None:
+    async with desktop_for_pages() as desktop:
+        await miniwob.make_task("click-test", 4).setup(desktop)
+        await desktop.run(["sh", "-c", shell_scripts.KILL_CHILDREN])
+        assert not await miniwob.has_ended(desktop)
+
+
 async def test_a_seed_is_one_page_and_another_seed_another() -> None:
     async with desktop_for_pages() as desktop:
         frames, told = [], []
@@ -252,6 +269,7 @@ def test_an_evaluation_stores_the_pages_instruction_and_reward(tmp_path: Path) -
         (row,) = run.episodes("oracle", "scored")
         result = load_result(run, row.id)
     assert result.reward == 1.0
+    assert (result.transcript.stop_reason, len(result.transcript.steps)) == ("terminated", 1), "the page has ended"
     assert result.instruction.startswith('Click on the "')
     assert isinstance(result.outcome, Scored)
     assert result.outcome.findings[0] == Finding("the page's reward", 1.0, "reward 1", "above 0")

@@ -129,6 +129,14 @@ async def page_reward(desktop: StageableDesktop) -> float | None:
     return float(state["reward"]) if state["done"] else None
 
 
+async def has_ended(desktop: StageableDesktop) -> bool:
+    """Return whether the page's episode has ended; False if the page does not tell, as `check` finds out why."""
+    try:
+        return await page_reward(desktop) is not None
+    except (chromium.PageError, chromium.PageClosedError, EvaluatorError, InfrastructureError):
+        return False
+
+
 async def check(desktop: StageableDesktop) -> CheckResult:
     """Return the page's reward, at least 0.
 
@@ -218,6 +226,7 @@ def make_task(name: str, seed: int) -> Task:
         settle_grace_s=SETTLE_GRACE_S,
         setup=setup,
         check=check,
+        terminated=has_ended,
         oracle=oracle,
         grounding_targets=grounding_targets,
         shuffle_windows=rearrange,
