@@ -29,8 +29,8 @@ CONFIG = "configs/miniwob_cpu.yaml"
 NEVER_TRAINED = (
     "miniwob/click-checkboxes-large",
     "miniwob/click-checkboxes-transfer",
+    "miniwob/click-tab-2-easy",
     "miniwob/click-test-transfer",
-    "miniwob/enter-text-dynamic",
     "miniwob/unicode-test",
 )
 SIZES: dict[str, tuple[str, ...]] = {"full": (), "small": ("max_minutes=5",), "smoke": ()}

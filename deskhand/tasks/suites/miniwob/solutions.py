@@ -1,8 +1,8 @@
 """Oracles of MiniWoB++ tasks. The page is only read: all changes are pointer and keyboard ops of the desktop.
 
-A solution is a JavaScript array of functions, one per step; each returns `click(element)` or `type(text)`. `asked` is
-the instruction, `quoted` its texts in quotation marks. What a solution types from the page it takes with `read`, which
-fails if the screen does not show it.
+A solution is a JavaScript array of functions, one per step; each returns `click(element, count)` or `type(text)`.
+`asked` is the instruction, `quoted` its texts in quotation marks. What a solution types from the page it takes with
+`read`, which fails if the screen does not show it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK = """(() => {
   };
   const text = (selector, wanted) => all(selector).find(element => words(element) === wanted);
   const type = text => ({type: String(text)});
-  const click = element => {
+  const click = (element, count = 1) => {
     const box = element.getBoundingClientRect();
     const bounds = [box.left, box.top, box.right, box.bottom];
     const hits = (x, y) => {
@@ -42,10 +42,11 @@ _LOOK = """(() => {
       [0.1, 0.1], [0.9, 0.9], [0.1, 0.9], [0.9, 0.1]];
     for (const [across, down] of spots) {
       const [x, y] = [box.left + box.width * across, box.top + box.height * down];
-      if (hits(x, y)) return {click: [x * devicePixelRatio, y * devicePixelRatio], bounds};
+      if (hits(x, y)) return {click: [x * devicePixelRatio, y * devicePixelRatio], count, bounds};
     }
     return {
       click: [(box.left + box.width / 2) * devicePixelRatio, (box.top + box.height / 2) * devicePixelRatio],
+      count,
       bounds,
     };
   };
@@ -53,12 +54,20 @@ _LOOK = """(() => {
   const submit = () => click(one('#subbtn'));
   const choices = () => asked.match(/^Select (.*) and click Submit/)[1].split(', ');
   const boxes = () => all('label').filter(label => choices().includes(words(label)));
+  const figures = () => all('#area_svg > *').map(element => {
+    const sign = element.localName === 'text' ? words(element) : '';
+    const shape = {circle: 'circle', rect: 'rectangle', polygon: 'triangle'}[element.localName];
+    const height = sign ? parseFloat(element.getAttribute('font-size')) : element.getBBox().height;
+    const type = sign ? (/\\d/.test(sign) ? 'digit' : 'letter') : 'shape';
+    return {element, type, name: sign || shape, color: element.getAttribute('fill'), isLarge: height > 15};
+  });
   const steps = %s;
   return %d < steps.length ? steps[%d]() : null;
 })()"""
 
 _BUTTON = "[() => click(text('#area button', quoted[0]))]"
 _BOXES = "[...boxes().map(label => () => click(label.querySelector('input'))), submit]"
+_COLLAPSIBLE = "[() => click(one('#area h3')), submit]"
 _TYPED = "[...filled('#tt', () => quoted[0]), submit]"
 
 STEPS: dict[str, str] = {
@@ -78,7 +87,18 @@ STEPS: dict[str, str] = {
     "click-option": _BOXES,
     "click-tab": "[() => click(text('#area ul a', asked.match(/Tab #\\d/)[0]))]",
     "click-color": '[() => click(one(`.color[data-color="${asked.match(/the (\\w+) colored/)[1]}"]`))]',
-    "click-collapsible": "[() => click(one('#area h3')), submit]",
+    "click-collapsible": _COLLAPSIBLE,
+    "click-collapsible-nodelay": _COLLAPSIBLE,
+    "click-widget": '[() => click(one(`[data-type="${quoted[0]}"]`))]',
+    "click-shades": """[...all('#area span').filter(span => span.dataset.color === asked.match(/of (\\w+) and/)[1])
+        .map(span => () => click(span)), () => click(one('#submit'))]""",
+    "click-shape": """[() => { const [, size, color, name] = asked.match(
+        /^Click on a (?:(large|small) )?(?:(red|green|blue|aqua|black|magenta|yellow) )?(\\w+)$/);
+        return click(figures().find(each => (!size || each.isLarge === (size === 'large'))
+            && (!color || each.color === color) && ['item', each.name, each.type].includes(name)).element); }]""",
+    "identify-shape": """[() => { const [{type, name}] = figures();
+        return click(one(`#area-buttons [data-type=${type === 'shape' ? name : type}]`)); }]""",
+    "highlight-text": "[() => click(one('#randomText'), 3), submit]",
     "grid-coordinate": "[() => click(document.getElementById(asked.match(/\\([^)]*\\)/)[0]))]",
     "enter-text": _TYPED,
     "enter-text-dynamic": _TYPED,
@@ -134,4 +154,4 @@ def _op(action: Any, width: int, height: int) -> Op:
     x, y = action["click"]
     if not (0 <= x < width and 0 <= y < height):
         raise ConfigError(f"click target {json.dumps(action)} is outside the screen of {width}x{height}")
-    return Click(Point(x, y, screen_px(width, height)))
+    return Click(Point(x, y, screen_px(width, height)), count=action["count"])
