@@ -42,19 +42,22 @@ ONE_UPDATE = ("trainer.num_minibatches=1", "trainer.learning_rate=6e-4")
 METHODS: dict[str, tuple[str, ...]] = {
     BASELINE: ONE_UPDATE,
     "minibatches": (),
+    "no_staleness": (*ONE_UPDATE, "loop.max_staleness=0"),
     "curriculum": (*ONE_UPDATE, "loop.curriculum=frontier"),
-    "early_stop": (*ONE_UPDATE, "loop.early_stop_probability=0.15"),
+    "early_stop": (*ONE_UPDATE, "loop.early_stop_probability=0.3"),
     "replay": (*ONE_UPDATE, "loop.replay_groups=3"),
     "self_imitation": (*ONE_UPDATE, "loop.replay_groups=3", "loop.replay_best_only=true"),
     "gigpo": (*ONE_UPDATE, "trainer.algorithm=gigpo"),
     TOGETHER: (
+        "loop.max_staleness=0",
         "loop.curriculum=frontier",
-        "loop.early_stop_probability=0.15",
+        "loop.early_stop_probability=0.3",
         "loop.replay_groups=3",
         "trainer.algorithm=gigpo",
     ),
 }
-"""Settings by method. The demo's own have three minibatches and a lower learning rate."""
+"""Settings by method. The demo itself makes three updates per step, at a lower learning rate. Without staleness, no
+episode starts while a step trains: a run needs fewer episodes, but more time."""
 METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
     "distillation": ("trainer.distillation.teacher={teacher}", "trainer.distillation.rl_loss_weight=0"),
     "distillation_and_rewards": ("trainer.distillation.teacher={teacher}",),
