@@ -17,7 +17,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -147,21 +147,23 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
 
 def evaluate_more(found: Outcome, folder: Path, names: Sequence[str]) -> Outcome:
     """Play these `EVALUATIONS` with the first and the last version of a run; return the outcome with their reports."""
-    reports: dict[str, tuple[EvalReport, EvalReport]] = {}
-    for title in names:
-        changes = EVALUATIONS[title]
-        settings = [f"evaluation.{key}={value}" for key, value in changes.items()]
-        for step in dict.fromkeys((0, found.steps)):
-            run_logged(["eval", str(folder), "--step", str(step)], settings, folder)
-        with Run.open(folder, read_only=True) as run:
-            before = run.metadata["config"]
-            now = copy.deepcopy(before)
-            now["evaluation"] |= changes
-            last = run.checkpoint()
-            labels = (result_label(version_label(number), before, now) for number in (0, last.version if last else 0))
-            first, after = (build_eval_report(run, label) for label in labels)
-        reports[title] = first, after
-    return replace(found, more=reports)
+    more = {
+        title: (evaluate_step(folder, 0, EVALUATIONS[title]), evaluate_step(folder, found.steps, EVALUATIONS[title]))
+        for title in names
+    }
+    return replace(found, more=more)
+
+
+def evaluate_step(folder: Path, step: int, changes: Mapping[str, str | float]) -> EvalReport:
+    """Play the test tasks with a checkpoint of a run, with these changes of `evaluation.*`; return the report."""
+    settings = [f"evaluation.{key}={value}" for key, value in changes.items()]
+    run_logged(["eval", str(folder), "--step", str(step)], settings, folder)
+    with Run.open(folder, read_only=True) as run:
+        before = run.metadata["config"]
+        now = copy.deepcopy(before)
+        now["evaluation"] |= changes
+        point = run.checkpoint(step)
+        return build_eval_report(run, result_label(version_label(point.version if point else 0), before, now))
 
 
 def print_warm_start(checkpoint: Path, folder: Path, settings: Sequence[str]) -> None:

@@ -2,13 +2,13 @@
 [--methods NAME ...] [--teacher CHECKPOINT]`.
 
 Runs `deskhand demo` for each method and seed: GRPO with one update per step, each method of docs/training.md alone, and
-all together.
-Rewards alone train them; there is no oracle and no teacher. With `--teacher`, such as the last checkpoint of a demo,
-methods that learn from it have a table of their own. Every second step is evaluated on the validation split, a run ends
-when success reaches `THRESHOLD`, and the scored training episodes until then are counted. The figure of a method is the
-mean over its seeds with Student's 95 % interval. A run that did not reach the threshold counts with all its episodes,
-and the mean is then a lower bound. With --full, all methods together must need at most half the episodes of GRPO, with
-the intervals apart. Without it, each run takes one step and nothing is judged.
+all together. Rewards alone train them; there is no oracle and no teacher. With `--teacher`, such as the last checkpoint
+of a demo, methods that learn from it have a table of their own. Every second step is evaluated on the validation split,
+a run ends when success reaches `THRESHOLD`, and the scored training episodes until then are counted. Then its best
+checkpoint plays test tasks, sampled and at temperature 0. The figure of a method is the mean over its seeds with
+Student's 95 % interval. A run that did not reach the threshold counts with all its episodes, and the mean is then a
+lower bound. With --full, all methods together must need at most half the episodes of GRPO, with the intervals apart.
+Without it, each run takes one step and nothing is judged.
 
 Interrupted, it goes on with the next command: finished runs in `--folder` are kept, unfinished ones are resumed.
 """
@@ -25,10 +25,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.learning import SIZES
+from benchmarks.learning import EVALUATIONS, SIZES, evaluate_step
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.recipes.train import progress_of
 from deskhand.reporting.comparison import RunSummary, compare_runs
+from deskhand.rollout.success_rates import NOTHING, Proportion
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
 
@@ -63,7 +64,7 @@ METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
     "distillation_and_rewards": ("trainer.distillation.teacher={teacher}",),
 }
 """Settings by method; `{teacher}` stands for a checkpoint."""
-FULL = ("max_minutes=60", "loop.total_steps=48", "loop.eval_every=2", "evaluation.num_episodes=90")
+FULL = ("max_minutes=60", "loop.total_steps=24", "loop.eval_every=2", "evaluation.num_episodes=90")
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom."""
 
@@ -101,11 +102,25 @@ class Cost:
         return f"{bound}{self.mean:.0f} [{low:.0f}, {high:.0f}], {self.num_reached} of {len(self.episodes)} seeds"
 
 
-def cost_of(runs: Sequence[RunSummary]) -> Cost:
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run of one seed, and the success of its best checkpoint on test tasks."""
+
+    summary: RunSummary
+    sampled: Proportion
+    greedy: Proportion
+
+
+def cost_of(runs: Sequence[FinishedRun]) -> Cost:
     """Return the cost of a method from the runs of its seeds."""
-    reached = [run.to_threshold for run in runs]
-    episodes = tuple(run.episodes if found is None else found for run, found in zip(runs, reached, strict=True))
-    return Cost(episodes, sum(found is not None for found in reached))
+    counts = [(run.summary.to_threshold, run.summary.episodes) for run in runs]
+    episodes = tuple(every if reached is None else reached for reached, every in counts)
+    return Cost(episodes, sum(reached is not None for reached, _ in counts))
+
+
+def pooled(rates: Sequence[Proportion]) -> Proportion:
+    """Return the success over all seeds."""
+    return Proportion(sum(rate.hits for rate in rates), sum(rate.total for rate in rates))
 
 
 def judge(costs: Mapping[str, Cost], thresholds: Thresholds) -> None:
@@ -117,23 +132,30 @@ def judge(costs: Mapping[str, Cost], thresholds: Thresholds) -> None:
     thresholds.check(f"episodes to {THRESHOLD:.0%}", passed, figure, "at most half, intervals apart")
 
 
-def rows_of(found: Mapping[str, Sequence[RunSummary]]) -> Iterable[tuple[str, ...]]:
-    """Yield the rows of the table: one per method, with means over its seeds."""
+def rows_of(found: Mapping[str, Sequence[FinishedRun]]) -> Iterable[tuple[str, ...]]:
+    """Yield the rows of the table: one per method, over its seeds."""
     for name, runs in found.items():
-        flat = [run.zero_variance_fraction for run in runs if run.zero_variance_fraction is not None]
-        after = [run.after.value for run in runs if run.after.total]
+        flat = [run.summary.zero_variance_fraction for run in runs if run.summary.zero_variance_fraction is not None]
         yield (
             name,
             str(cost_of(runs)),
             f"{statistics.fmean(flat):.1%}" if flat else "-",
-            f"{statistics.fmean(after):.1%}" if after else "-",
-            f"{statistics.fmean(run.episodes for run in runs):.0f}",
+            str(pooled([run.sampled for run in runs])),
+            str(pooled([run.greedy for run in runs])),
+            f"{statistics.fmean(run.summary.episodes for run in runs):.0f}",
         )
 
 
-def print_tables(found: Mapping[str, Sequence[RunSummary]]) -> None:
+def print_tables(found: Mapping[str, Sequence[FinishedRun]]) -> None:
     """Print the costs, those with a teacher apart, and the points of every run's curve."""
-    head = ("method", f"episodes to {THRESHOLD:.0%}", "in zero-variance groups", "success after", "episodes")
+    head = (
+        "method",
+        f"episodes to {THRESHOLD:.0%}",
+        "in zero-variance groups",
+        "test success, sampled",
+        "test success, temperature 0",
+        "episodes",
+    )
     for title, methods in (("rewards alone", METHODS), ("with a teacher", METHODS_WITH_TEACHER)):
         if part := {name: runs for name, runs in found.items() if name in methods}:
             print(f"\n{title}\n")
@@ -142,8 +164,8 @@ def print_tables(found: Mapping[str, Sequence[RunSummary]]) -> None:
     print("\nsuccess on the validation split after N scored training episodes, by run")
     for name, runs in found.items():
         for run in runs:
-            points = ", ".join(f"{each.episodes}: {each.success.value:.0%}" for each in run.evaluations)
-            print(f"  {name} {Path(run.folder).name}: {points}")
+            curve = ", ".join(f"{each.episodes}: {each.success.value:.0%}" for each in run.summary.evaluations)
+            print(f"  {name} {Path(run.summary.folder).name}: {curve}")
     sys.stdout.flush()
 
 
@@ -160,6 +182,16 @@ def reached(folder: Path) -> bool:
     """Whether a finished evaluation of the run reached the threshold."""
     best = CheckpointManager(folder / "checkpoints").best()
     return best is not None and best.success >= THRESHOLD
+
+
+def finish(folder: Path, settings: Sequence[str]) -> FinishedRun:
+    """Run the demo with `run_until_reached`, then play test tasks with its best checkpoint."""
+    summary = run_until_reached(folder, settings)
+    best = CheckpointManager(folder / "checkpoints").best()
+    if best is None:
+        return FinishedRun(summary, NOTHING, NOTHING)
+    sampled, greedy = (evaluate_step(folder, best.step, changes).success for changes in ({}, EVALUATIONS["greedy"]))
+    return FinishedRun(summary, sampled, greedy)
 
 
 def run_until_reached(folder: Path, settings: Sequence[str]) -> RunSummary:
@@ -202,14 +234,14 @@ def main() -> None:
     methods = options.methods or ([TOGETHER] if options.size == "smoke" else every)
     settings = FULL if is_full else (*SIZES[options.size], "loop.eval_every=1")
     print_head()
-    found: dict[str, list[RunSummary]] = {}
+    found: dict[str, list[FinishedRun]] = {}
     for seed in range(options.seeds or (3 if is_full else 1)):
         for name in methods:
             folder = options.folder / name / f"seed-{seed}"
             own = [f"seed={seed}", *settings, *settings_of(name, options.teacher)]
-            summary = run_until_reached(folder, own)
-            found.setdefault(name, []).append(summary)
-            print(f"{name}, seed {seed}: {summary.steps} steps, {cost_of([summary]).episodes[0]} episodes", flush=True)
+            run = finish(folder, own)
+            found.setdefault(name, []).append(run)
+            print(f"{name}, seed {seed}: {run.summary.steps} steps, {cost_of([run])}", flush=True)
     print_tables(found)
     thresholds = Thresholds()
     if is_full and {BASELINE, TOGETHER} <= found.keys():

@@ -10,6 +10,7 @@ from benchmarks.learning_methods import (
     METHODS,
     METHODS_WITH_TEACHER,
     Cost,
+    FinishedRun,
     cost_of,
     judge,
     print_tables,
@@ -22,7 +23,8 @@ from deskhand.recipes.assemble import check_plugins
 from deskhand.reporting.comparison import RunSummary
 from deskhand.rollout.success_rates import Proportion
 
-RUN = RunSummary("runs/x/seed-0", 10, 500, 100, 0, Proportion(40, 90), Proportion(63, 90), (), 300)
+SUMMARY = RunSummary("runs/x/seed-0", 10, 500, 100, 0, Proportion(40, 90), Proportion(63, 90), (), 300)
+RUN = FinishedRun(SUMMARY, Proportion(60, 90), Proportion(72, 90))
 
 
 def missed(ours: Cost, base: Cost) -> list[str]:
@@ -47,10 +49,12 @@ def test_half_the_episodes_with_intervals_apart_pass():
 
 
 def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
-    cost = cost_of([RUN, dataclasses.replace(RUN, to_threshold=None)])
+    cost = cost_of([RUN, dataclasses.replace(RUN, summary=dataclasses.replace(SUMMARY, to_threshold=None))])
     assert cost == Cost((300, 500), 1)
     assert str(cost).startswith(">= 400 [")
-    assert next(iter(rows_of({"grpo": [RUN]})))[2:] == ("20.0%", "70.0%", "500")
+    _, _, flat, sampled, greedy, episodes = next(iter(rows_of({"grpo": [RUN, RUN]})))
+    assert (flat, episodes) == ("20.0%", "500")
+    assert (sampled, greedy) == (str(Proportion(120, 180)), str(Proportion(144, 180))), "pooled over the seeds"
 
 
 @pytest.mark.parametrize("name", [*METHODS, *METHODS_WITH_TEACHER])
