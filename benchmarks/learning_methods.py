@@ -241,7 +241,8 @@ def main() -> None:
             own = [f"seed={seed}", *settings, *settings_of(name, options.teacher)]
             run = finish(folder, own)
             found.setdefault(name, []).append(run)
-            print(f"{name}, seed {seed}: {run.summary.steps} steps, {cost_of([run])}", flush=True)
+            missed = "" if cost_of([run]).num_reached else ", threshold not reached"
+            print(f"{name}, seed {seed}: {cost_of([run]).episodes[0]} episodes{missed}", flush=True)
     print_tables(found)
     thresholds = Thresholds()
     if is_full and {BASELINE, TOGETHER} <= found.keys():
