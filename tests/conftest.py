@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
+import hypothesis
 import pytest
 from command_line import called
 
@@ -26,6 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The processes share the cores. Threads of torch on a busy core let each other wait, for many times the work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A busy machine takes long for an example that is simple.
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")
 
 _started_at = time.monotonic()
 _TOO_LATE = "not started: --minutes had passed"
