@@ -156,8 +156,8 @@ class Task:
     instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
     """Reads the instruction from the staged desktop; until then `instruction` is a placeholder."""
     terminated: Callable[[StageableDesktop], Awaitable[bool]] | None = None
-    """Returns whether the task has ended on its own, such as a game that is over. Called after every step, so it must be
-    cheap and must not disturb the desktop. None: only the agent and the limits end an episode."""
+    """Returns whether the task has ended on its own, such as a game that is over. Called after every step, so it must
+    be cheap and must not disturb the desktop. None: only the agent and the limits end an episode."""
     settle_grace_s: float | None = None
     """Seconds from the last action to the judgment, in which programs may still write; None: the judge's default."""
     format_penalty: float = 0.0
