@@ -20,16 +20,19 @@ from benchmarks.learning_methods import (
 from benchmarks.thresholds import ROOT, Thresholds
 from deskhand.config.load import load_config
 from deskhand.recipes.assemble import check_plugins
-from deskhand.reporting.comparison import RunSummary
+from deskhand.reporting.comparison import EvaluatedStep, RunSummary
 from deskhand.rollout.success_rates import Proportion
 
-SUMMARY = RunSummary("runs/x/seed-0", 10, 500, 100, 0, Proportion(40, 90), Proportion(63, 90), (), 300)
+CURVE = tuple(
+    EvaluatedStep(episodes // 50, episodes, Proportion(hits, 90)) for episodes, hits in ((300, 63), (450, 72))
+)
+SUMMARY = RunSummary("runs/x/seed-0", 10, 500, 100, 0, Proportion(40, 90), Proportion(63, 90), CURVE, 450)
 RUN = FinishedRun(SUMMARY, Proportion(60, 90), Proportion(72, 90))
 
 
 def missed(ours: Cost, base: Cost) -> list[str]:
     thresholds = Thresholds()
-    judge({"grpo": base, "together": ours}, thresholds)
+    judge({"grpo": base, "together": ours}, 0.8, thresholds)
     return thresholds.missed
 
 
@@ -49,10 +52,12 @@ def test_half_the_episodes_with_intervals_apart_pass():
 
 
 def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
-    cost = cost_of([RUN, dataclasses.replace(RUN, summary=dataclasses.replace(SUMMARY, to_threshold=None))])
-    assert cost == Cost((300, 500), 1)
-    assert str(cost).startswith(">= 400 [")
-    _, _, flat, sampled, greedy, episodes = next(iter(rows_of({"grpo": [RUN, RUN]})))
+    runs = [RUN, dataclasses.replace(RUN, summary=dataclasses.replace(SUMMARY, evaluations=CURVE[:1]))]
+    assert cost_of(runs) == Cost((300, 300), 2)
+    assert cost_of(runs, 0.8) == Cost((450, 500), 1)
+    assert str(cost_of(runs, 0.8)).startswith(">= 475 [")
+    _, early, late, flat, sampled, greedy, episodes = next(iter(rows_of({"grpo": [RUN, RUN]})))
+    assert (early, late) == (str(cost_of([RUN, RUN])), str(cost_of([RUN, RUN], 0.8)))
     assert (flat, episodes) == ("20.0%", "500")
     assert (sampled, greedy) == (str(Proportion(120, 180)), str(Proportion(144, 180))), "pooled over the seeds"
 
