@@ -22,9 +22,10 @@ from fake_waa import FakeEvaluate, FakeWaa
 from test_cli import ROOT, called
 
 from deskhand.config.load import load_config
+from deskhand.config.loop import LoopConfig
 from deskhand.config.schema import Config
 from deskhand.errors import ConfigError
-from deskhand.recipes.assemble import train_task_factory
+from deskhand.recipes.assemble import member_task_factory, train_task_factory
 from deskhand.recipes.suite import Suite, hold_out_by_default, load_suite
 from deskhand.store.run import TRAIN, Run
 from deskhand.tasks.task import SPLITS
@@ -189,6 +190,14 @@ def test_splits_of_a_parametric_suite_share_no_seed() -> None:
     assert len({task.id for task in tasks}) == len(tasks) == 24
     assert [task.split for task in tasks] == [split for split in SPLITS for _ in range(6)]
     trained = {train_task_factory(found, 99)(number).id for number in range(2000)}
+    member_task = member_task_factory(found, LoopConfig(group_by="family"))
+    assert member_task is not None
+    variants = [
+        member_task(train_task_factory(found, 99)(number), member) for number in range(20) for member in range(8)
+    ]
+    assert len({task.id for task in variants}) == 160
+    assert {task.family for task in variants[:8]} == {"terminal_run"}
+    trained |= {task.id for task in variants}
     assert not trained & {task.id for task in tasks}, "not even in an evaluation of training tasks"
 
 

@@ -97,6 +97,9 @@ class LoopConfig(GroupConfig):
     """Training steps."""
     groups_per_step: int = Field(default=4, ge=1)
     """Groups in one training step."""
+    group_by: Literal["task", "family"] = "task"
+    """What the episodes of a group have in common: the task, or only its family. With "family", each plays a variant of
+    its own, so that a step trains on more tasks and fewer groups have equal rewards."""
     max_staleness: int = Field(default=1, ge=0)
     """Maximum number of weight versions between sampling and training."""
     replay_groups: int = Field(default=0, ge=0)

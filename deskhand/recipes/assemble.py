@@ -61,6 +61,8 @@ from deskhand.types import Engine
 
 SEEDS_PER_RUN = 1_000_000
 """Training seeds per `config.seed`."""
+SEEDS_PER_MEMBER = 10_000
+"""Distance of the seeds of a group's members, if each has a variant of its own."""
 SCRIPT_TOKENS = 1000
 """Token limit of a scripted reply, which is never truncated."""
 
@@ -117,6 +119,14 @@ def train_task_factory(suite: Suite, seed: int, loop: LoopConfig | None = None) 
         return suite.make(names[number % len(names)], seed_for("train", first + number // len(names)))
 
     return make
+
+
+def member_task_factory(suite: Suite, loop: LoopConfig) -> Callable[[Task, int], Task] | None:
+    """Return a function from a group's task and the number of a member to the member's own variant of the family; None
+    if all members have the group's task."""
+    if loop.group_by == "task":
+        return None
+    return lambda task, member: suite.make(task.family, task.seed + member * SEEDS_PER_MEMBER)
 
 
 @asynccontextmanager
@@ -264,6 +274,7 @@ async def run_training_loop(
             runner.recorder.images,
             checkpoint_folder(config.model),
             train_task_factory(suite, config.seed, config.loop),
+            member_task=member_task_factory(suite, config.loop),
             seed=config.seed,
             on_step=on_step,
             on_alert=on_alert,

@@ -71,6 +71,7 @@ class TrainingLoop:
         assets: Checkpoint folder whose tokenizer files are copied into every checkpoint.
         make_task: Returns the task of the group with a given number: a `Curriculum`, or a pure function, so that a
             resumed run has the same tasks.
+        member_task: Returns the task of a group's member, given the group's task; None: that of the group.
         seed: Base of the sampling seeds.
         on_step: Called after every step.
         on_alert: Called with alerts raised between steps; those of a step are in its report.
@@ -88,6 +89,7 @@ class TrainingLoop:
         assets: Path,
         make_task: Callable[[int], Task],
         *,
+        member_task: Callable[[Task, int], Task] | None = None,
         seed: int = 0,
         on_step: Callable[[StepReport], None] | None = None,
         on_alert: Callable[[Alert], None] | None = None,
@@ -113,6 +115,7 @@ class TrainingLoop:
             max_retries=config.max_group_retries,
             keep_zero_variance=trainer.objective.trains_equal_rewards,
             seed=seed,
+            member_task=member_task,
             current_step=statistics.now,
             stops=lambda group: statistics.stops(group, config.early_stop_probability),
             max_equal_in_flight=MAX_EQUAL_IN_FLIGHT if config.early_stop_probability else None,

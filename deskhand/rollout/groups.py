@@ -1,4 +1,4 @@
-"""Groups of episodes of one task, whose rewards are compared with each other.
+"""Groups of episodes of one task or of one family, whose rewards are compared with each other.
 
 Used by `recipes.training_loop`; `GroupBuffer` opens groups, hands out episode requests and collects results. A complete
 group is "queued" for the trainer, or "closed" immediately if its rewards are all equal (zero variance): it then has no
@@ -45,12 +45,13 @@ class EpisodeRequest:
 
 @dataclass
 class Group:
-    """`size` episodes of one task."""
+    """`size` episodes."""
 
     id: str
     number: int
     """Position in the order of opening; determines the task."""
     task: Task
+    """The task of all members, or that of the first (`GroupBuffer.member_task`)."""
     size: int
     retries_left: int
     next_member: int = 0
@@ -95,13 +96,15 @@ class Group:
 class GroupBuffer:
     """At most `limit` open and queued groups of `size` episodes, which bounds staleness.
 
-    `make_task` returns the task of the group with a given number; at most `max_retries` episodes of a group are
-    replaced (None: `size`); `seed`, task and member determine the sampling seed of an episode. `stops` returns, for a
-    group with equal rewards so far, whether its remaining members shall not be started. Until its rewards differ, a
-    group has at most `max_equal_in_flight` members in flight if other groups have work, so that `stops` can end it.
+    `make_task` returns the task of the group with a given number; `member_task` returns that of one of its members
+    (None: all have the same task), a pure function of the group's task and the member's number. At most `max_retries`
+    episodes of a group are replaced (None: `size`); `seed`, task and member determine the sampling seed of an episode.
+    `stops` returns, for a group with equal rewards so far, whether its remaining members shall not be started. Until
+    its rewards differ, a group has at most `max_equal_in_flight` members in flight if other groups have work, so that
+    `stops` can end it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         make_task: Callable[[int], Task],
         *,
@@ -114,7 +117,9 @@ class GroupBuffer:
         current_step: Callable[[], int] = lambda: 0,
         stops: Callable[[Group], bool] = lambda group: False,
         max_equal_in_flight: int | None = None,
+        member_task: Callable[[Task, int], Task] | None = None,
     ) -> None:
+        self.member_task = member_task
         self.make_task, self.size, self.limit, self.seed = make_task, size, limit, seed
         self.max_equal_in_flight = size if max_equal_in_flight is None else max_equal_in_flight
         self.current_step = current_step
@@ -144,12 +149,13 @@ class GroupBuffer:
         for name, number, state, members, scored in sorted(groups, key=lambda entry: entry[1]):
             group = self._group(name, number, members)
             group.scored, group.again = list(scored), list((interrupted or {}).get(name, ()))
-            other = {result.task_id for result in scored} - {group.task.id}
-            if other and state != "queued":
-                raise ConfigError(
-                    f"suite: group {number} was started with task {min(other)}, now it is {group.task.id}; "
-                    "resume with the original families and seed"
-                )
+            for result in scored if state != "queued" else ():
+                now = self._task_of(group, result.member).id
+                if result.task_id != now:
+                    raise ConfigError(
+                        f"suite: group {number} was started with task {result.task_id}, now it is {now}; "
+                        "resume with the original families, seed and loop.group_by"
+                    )
             group.size = max(group.size, len(scored) + 1)
             sampled = [steps_of(result) for result in scored if result.version_min >= 0]
             group.opened_step = min([group.opened_step, *sampled])
@@ -192,9 +198,11 @@ class GroupBuffer:
         else:
             member, group.next_member = group.next_member, group.next_member + 1
         group.in_flight += 1
-        return EpisodeRequest(
-            uuid.uuid4().hex, group.task, group.id, member, call_seed(self.seed, group.task.id, member)
-        )
+        task = self._task_of(group, member)
+        return EpisodeRequest(uuid.uuid4().hex, task, group.id, member, call_seed(self.seed, task.id, member))
+
+    def _task_of(self, group: Group, member: int) -> Task:
+        return group.task if self.member_task is None else self.member_task(group.task, member)
 
     def finish(self, result: EpisodeResult) -> Group | None:
         """Add a result; return the group if this completed it, in state "queued" or "closed" (no signal)."""
@@ -204,7 +212,8 @@ class GroupBuffer:
             group.scored.append(result)
         else:
             group.errored.append(result.episode_id)
-            if isinstance(result.outcome, Errored) and result.outcome.cause == "already_solved":
+            solved = isinstance(result.outcome, Errored) and result.outcome.cause == "already_solved"
+            if solved and self.member_task is None:
                 group.retries_left = 0  # every episode of the task starts alike
                 group.size = len(group.scored) + group.in_flight
             elif group.retries_left > 0 and not group.num_stopped:

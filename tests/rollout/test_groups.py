@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deskhand.errors import ConfigError
 from deskhand.rollout.groups import GroupBuffer
+from deskhand.tasks.outcome import Errored
 
 
 def groups(size: int = 3, limit: int = 2, **more) -> GroupBuffer:
@@ -174,3 +175,32 @@ def test_young_groups_overtake_a_slow_one_only_while_it_stays_young_enough():
     assert it.next_batch(2, step, 1) is None, "the slow group would be two steps old"
     it.finish(finished(slow, 1.0))
     assert [group.number for group in it.next_batch(2, step, 1)] == [0, 3]
+
+
+def own_variant(task, member):
+    return fake_desktop.square_task(task.seed + 100 * member)
+
+
+def test_members_of_a_family_group_have_tasks_of_their_own():
+    it = groups(size=3, limit=1, member_task=own_variant)
+    requests = [take(it) for _ in range(3)]
+    assert [request.task.seed for request in requests] == [0, 100, 200]
+    assert len({request.group_id for request in requests}) == 1
+    assert len({request.seed for request in requests}) == 3
+    lost = dataclasses.replace(finished(requests[1], 0.0), outcome=Errored("already_solved", "x"))
+    it.finish(lost)
+    assert take(it).task.seed == 300, "another variant may start unsolved"
+
+
+def test_a_restored_family_group_goes_on_with_its_own_variants():
+    members = [
+        episode_results.result(
+            float(n), episode_id=str(n), group_id="g", member=n, task_id=fake_desktop.square_task(100 * n).id
+        )
+        for n in range(2)
+    ]
+    it = groups(size=4, limit=1, member_task=own_variant)
+    it.restore([("g", 0, "open", 3, members)], {"g": [2]})
+    assert [take(it).task.seed for _ in range(2)] == [200, 300]
+    with pytest.raises(ConfigError, match=r"loop\.group_by"):
+        groups(size=4).restore([("g", 0, "open", 2, members)])

@@ -108,6 +108,7 @@ async def assembled(  # noqa: PLR0913
     settings: dict[str, Any] | None = None,
     agent: AgentConfig | None = None,
     make_task: Callable[[int], Task] = lambda n: fake_desktop.square_task(seed_for("train", n)),
+    member_task: Callable[[Task, int], Task] | None = None,
 ) -> AsyncIterator[Assembly]:
     """`folder` holds the run and, beside it, the checkpoint. `policy` and `settings` are those of policy and trainer.
     `on_step` is told (steps before, episode ids) of every trainer step."""
@@ -153,6 +154,7 @@ async def assembled(  # noqa: PLR0913
         images,
         source,
         make_task,
+        member_task=member_task,
         on_step=progress,
         evaluate=evaluate,
     )
