@@ -3,8 +3,9 @@
 
 Runs the demo with `suite.held_out_families`: it trains `TRAINED` and tests `HELD_OUT`, sampled and greedily, before and
 after. The pretraining of the bundled policy has used `terminal_close`, but neither `dialog_choice` nor its program.
-With --full there are three seeds, and one run on noise images as a control; a seed takes a quarter of an hour.
-The only threshold is the number of test episodes: what the runs show is the result.
+Training has the settings that learn from the fewest episodes (`benchmarks.learning_methods`). With --full there are
+three seeds of `STEPS` steps, and one run on noise images as a control; a seed takes ten minutes. The only threshold is
+the number of test episodes: what the runs show is the result.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.learning import Outcome, judge_size, options_of, print_outcome, run_demo, run_seeds
-from benchmarks.learning_methods import student_interval
+from benchmarks.learning_methods import METHODS, TOGETHER, student_interval
 from benchmarks.thresholds import Thresholds, print_head
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
 
 TRAINED, HELD_OUT = ("terminal_run", "calculator_number"), ("terminal_close", "dialog_choice")
+STEPS = 12
 SETTINGS = (
+    *METHODS[TOGETHER],
+    "max_minutes=60",
+    f"loop.total_steps={STEPS}",
     f"suite.families=[{', '.join((*TRAINED, *HELD_OUT))}]",
     f"suite.held_out_families=[{', '.join(HELD_OUT)}]",
 )

@@ -289,3 +289,16 @@ async def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
     with Run.open(folder, read_only=True) as run:
         async with client_of(run) as client:
             assert (await get(client, "/runs/0"))["series"]["train/grad_norm"] == [None]
+
+
+async def test_a_group_of_a_family_shows_the_instruction_of_each_member(tmp_path: Path) -> None:
+    folder = generate(tmp_path / "run", 8)
+    with closing(sqlite3.connect(folder / "run.sqlite")) as store, store:
+        store.execute("UPDATE episodes SET task_id = task_id || '/' || member")
+    with Run.open(folder, read_only=True) as run:
+        group = next(row.group_id for row in run.episodes(TRAIN) if row.group_id)
+        async with client_of(run) as client:
+            found = await get(client, f"/runs/0/groups/{group}")
+    assert (found["task_id"], found["instruction"], found["first_divergence"]) == (None, "", None)
+    assert all(member["instruction"] and member["diverges"] is None for member in found["members"])
+    assert found["best"] is not None

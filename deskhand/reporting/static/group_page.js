@@ -106,6 +106,7 @@ function grid(at, href, group) {
         make("i", { class: `sign ${outcomeOf(member)}` }),
         ` #${member.member} `,
         make("small", {}, `reward ${short(member.reward)}, advantage ${number(member.advantage)}`),
+        group.task_id === null ? make("p", {}, member.instruction) : null,
       ),
     ),
   );
@@ -139,8 +140,9 @@ export async function groupPage(at, { href }) {
       make(
         "p",
         { class: "note" },
-        `${group.task_id}, group ${group.id}. `,
-        make("a", { href: href(`/run/${at.run}/episodes`, { task: group.task_id }) }, "all episodes of the task"),
+        `${group.task_id ?? `variants of ${group.family}`}, group ${group.id}. `,
+        group.task_id &&
+          make("a", { href: href(`/run/${at.run}/episodes`, { task: group.task_id }) }, "all episodes of the task"),
       ),
       make(
         "section",
@@ -156,9 +158,11 @@ export async function groupPage(at, { href }) {
         make(
           "p",
           { class: "note" },
-          first === null
-            ? "All members did the same on the same screens."
-            : `The first difference is in step ${first + 1}.`,
+          group.task_id === null
+            ? "Each member has a task of its own."
+            : first === null
+              ? "All members did the same on the same screens."
+              : `The first difference is in step ${first + 1}.`,
         ),
         grid(at, href, group),
       ),

@@ -141,12 +141,14 @@ def _explained(algorithm: Algorithm, rewards: np.ndarray) -> str:
 def group_data(run: Run, group_id: str) -> dict[str, Any]:
     """Return the members of a group by step, where each first differs from the best one, rewards and advantages.
 
+    If the members have tasks of their own (`loop.group_by`), "task_id" is None and there is no first difference.
     Raises `ConfigError` for an unknown group.
     """
     rows = sorted(run.episodes(group_id=group_id), key=lambda row: (row.member, row.started_at))
     if not rows:
         raise ConfigError(f"{run.folder}: no group {group_id}")
     advantages, explained = advantages_of(run, rows)
+    has_one_task = len({row.task_id for row in rows}) == 1
     results = {row.id: load_result(run, row.id) for row in rows if run.has_record(row.id)}
     best = max(results.values(), key=lambda one: -math.inf if one.reward is None else one.reward, default=None)
     members = []
@@ -161,14 +163,15 @@ def group_data(run: Run, group_id: str) -> dict[str, Any]:
                 "last_frame": result.transcript.last_frame_sha256 if result else "",
                 "stop_reason": result.transcript.stop_reason if result else "",
                 "reason": _reason(result),
-                "diverges": _first_difference(best, result) if result and best else None,
+                "instruction": result.instruction if result else "",
+                "diverges": _first_difference(best, result) if result and best and has_one_task else None,
             }
         )
     return {
         "id": group_id,
-        "task_id": rows[0].task_id,
+        "task_id": rows[0].task_id if has_one_task else None,
         "family": rows[0].family,
-        "instruction": best.instruction if best else "",
+        "instruction": best.instruction if best and has_one_task else "",
         "best": best.episode_id if best else None,
         "members": members,
         "explained": explained,
