@@ -83,3 +83,11 @@ def test_held_out_families_of_a_python_file_must_exist(tmp_path: Path) -> None:
 def test_task_files_refuse_held_out_families(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"suite\.held_out_families: task files .* suite\.eval_fraction"):
         suite_of(["suite.format=deskhand", f"suite.path={tmp_path}", "suite.held_out_families=[x]"])
+
+
+def test_the_steps_of_families_can_be_limited(tmp_path: Path) -> None:
+    limit = "suite.max_episode_steps=4"
+    for settings in (["suite.families=[page_form]"], ["suite=miniwob", "suite.families=[click-test]"]):
+        (name,) = suite_of([*settings, limit]).train_tasks
+        assert suite_of([*settings, limit]).make(name, 0).max_steps == 4
+        assert suite_of(settings).make(name, 0).max_steps > 4

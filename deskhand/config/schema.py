@@ -285,12 +285,9 @@ class SuiteConfig(Section):
             missing = "path" if self.path is None else "format"
             raise ValueError(f"suite.{missing} is missing; set suite.format and suite.path together")
         if (self.format is None or self.format == "python") and (
-            self.eval_fraction or self.validation_fraction or self.screen_size or self.max_episode_steps
+            self.eval_fraction or self.validation_fraction or self.screen_size
         ):
-            raise ValueError(
-                "suite.eval_fraction, validation_fraction, screen_size and max_episode_steps are for task files; "
-                "remove them"
-            )
+            raise ValueError("suite.eval_fraction, validation_fraction and screen_size are for task files; remove them")
         return self
 
 

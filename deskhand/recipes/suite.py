@@ -121,7 +121,7 @@ def _loaded(settings: str, backend: str) -> Suite:
         family_registry.make_task(name, 0)
     names = _without(names, excluded, (*names, *excluded), "the suite")
     train, test = _split_families(names, held_out, family_registry.applications_of, "the suite")
-    return Suite(train, test, family_registry.make_task)
+    return Suite(train, test, _limited(family_registry.make_task, suite))
 
 
 def require_oracles(tasks: Iterable[Task]) -> None:
@@ -147,7 +147,13 @@ def _family_suite(families: dict[str, Family], suite: SuiteConfig, where: str) -
     names = suite.families or tuple(families)
     names = _without(names, suite.exclude, names, where)
     train, test = _split_families(names, suite.held_out_families, lambda name: families[name].applications, where)
-    return Suite(train, test, lambda name, seed: families[name].generate(seed))
+    return Suite(train, test, _limited(lambda name, seed: families[name].generate(seed), suite))
+
+
+def _limited(make: Callable[[str, int], Task], suite: SuiteConfig) -> Callable[[str, int], Task]:
+    """Return `make` with `suite.max_episode_steps` in place of the tasks' own, if it is set."""
+    steps = suite.max_episode_steps
+    return make if steps is None else lambda name, seed: replace(make(name, seed), max_steps=steps)
 
 
 def _file_suite(folder: Path, suite: SuiteConfig, backend: str) -> Suite:
