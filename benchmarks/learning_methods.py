@@ -1,5 +1,5 @@
 """Which methods learn from fewer episodes: `python -m benchmarks.learning_methods [--full] [--seeds N] [--folder DIR]
-[--methods NAME ...] [--teacher CHECKPOINT]`.
+[--methods NAME ...] [--teacher CHECKPOINT] [--results FILE]`.
 
 Runs `deskhand demo` for each method and seed: GRPO with one update per step, each method of docs/training.md alone, and
 those that fit together. Rewards alone train them; there is no oracle and no teacher. With `--teacher`, such as the last
@@ -11,11 +11,14 @@ a threshold counts with all its episodes, and the mean is then a lower bound. Wi
 need at most half the episodes of GRPO to either threshold, with the intervals apart. Without it, each run takes one
 step and nothing is judged.
 
-Interrupted, it goes on with the next command: finished runs in `--folder` are kept, unfinished ones are resumed.
+Interrupted, it goes on with the next command: unfinished runs in `--folder` are resumed. Finished runs are lines of
+`--results`, with settings, commit and hardware, so that another machine can add seeds. A run with the same settings is
+not repeated.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import statistics
@@ -25,9 +28,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.evidence import PAGES
 from benchmarks.learning import EVALUATIONS, SIZES, evaluate_step
-from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
+from benchmarks.thresholds import ROOT, Thresholds, commit, hardware, parser_of, print_head
 from deskhand.recipes.train import progress_of
 from deskhand.reporting.comparison import RunSummary, compare_runs
 from deskhand.rollout.success_rates import NOTHING, Proportion
@@ -40,6 +45,7 @@ split."""
 FINAL_THRESHOLD = 0.8
 """Success to which GRPO and all methods together go on. By now, with other weights of the bundled policy, the settings
 of that commit end with 85 % on the test split (docs/evidence/learning.md)."""
+RESULTS = PAGES / "learning_methods.jsonl"
 POLL_S = 2.0
 BASELINE, TOGETHER = "grpo", "together"
 ONE_UPDATE = ("trainer.num_minibatches=1", "trainer.learning_rate=6e-4")
@@ -112,9 +118,54 @@ class Cost:
 class FinishedRun:
     """A run of one seed, and the success of its best checkpoint on test tasks."""
 
-    summary: RunSummary
+    curve: tuple[tuple[int, Proportion], ...]
+    """Scored training episodes until an evaluation, and its success on the validation split."""
+    episodes: int
+    zero_variance: int
+    """Episodes in groups with equal rewards."""
     sampled: Proportion
     greedy: Proportion
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "curve": [[episodes, rate.hits, rate.total] for episodes, rate in self.curve],
+            "episodes": self.episodes,
+            "zero_variance": self.zero_variance,
+            "sampled": [self.sampled.hits, self.sampled.total],
+            "greedy": [self.greedy.hits, self.greedy.total],
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> FinishedRun:
+        return cls(
+            tuple((episodes, Proportion(hits, total)) for episodes, hits, total in stored["curve"]),
+            stored["episodes"],
+            stored["zero_variance"],
+            Proportion(*stored["sampled"]),
+            Proportion(*stored["greedy"]),
+        )
+
+
+class Results:
+    """Finished runs as lines of a file, with the commit and the machine that finished them."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.machine = {"commit": commit(), "hardware": hardware().partition(", load")[0]}
+
+    def find(self, key: Mapping[str, Any]) -> tuple[FinishedRun, str] | None:
+        """Return the run with this method, seed and settings, and where it was made; None if it is not stored."""
+        for line in self.file.read_text().splitlines() if self.file.exists() else ():
+            stored = json.loads(line)
+            if all(stored[name] == value for name, value in key.items()):
+                return FinishedRun.from_dict(stored), f"{stored['commit']}, {stored['hardware']}"
+        return None
+
+    def add(self, key: Mapping[str, Any], run: FinishedRun) -> None:
+        """Append a finished run."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a") as output:
+            output.write(json.dumps({**key, **self.machine, **run.to_dict()}) + "\n")
 
 
 def goal_of(name: str) -> float:
@@ -124,14 +175,14 @@ def goal_of(name: str) -> float:
 
 def cost_of(runs: Sequence[FinishedRun], threshold: float = THRESHOLD) -> Cost:
     """Return the cost of a method from the runs of its seeds."""
-    counts = [(episodes_to(run.summary, threshold), run.summary.episodes) for run in runs]
+    counts = [(episodes_to(run, threshold), run.episodes) for run in runs]
     episodes = tuple(every if reached is None else reached for reached, every in counts)
     return Cost(episodes, sum(reached is not None for reached, _ in counts))
 
 
-def episodes_to(run: RunSummary, threshold: float) -> int | None:
+def episodes_to(run: FinishedRun, threshold: float) -> int | None:
     """Return the training episodes until the first evaluation that reached the threshold; None if none did."""
-    return next((each.episodes for each in run.evaluations if each.success.value >= threshold), None)
+    return next((episodes for episodes, success in run.curve if success.value >= threshold), None)
 
 
 def pooled(rates: Sequence[Proportion]) -> Proportion:
@@ -151,7 +202,7 @@ def judge(costs: Mapping[str, Cost], threshold: float, thresholds: Thresholds) -
 def rows_of(found: Mapping[str, Sequence[FinishedRun]]) -> Iterable[tuple[str, ...]]:
     """Yield the rows of the table: one per method, over its seeds."""
     for name, runs in found.items():
-        flat = [run.summary.zero_variance_fraction for run in runs if run.summary.zero_variance_fraction is not None]
+        flat = [run.zero_variance / run.episodes for run in runs if run.episodes]
         yield (
             name,
             str(cost_of(runs)),
@@ -159,7 +210,7 @@ def rows_of(found: Mapping[str, Sequence[FinishedRun]]) -> Iterable[tuple[str, .
             f"{statistics.fmean(flat):.1%}" if flat else "-",
             str(pooled([run.sampled for run in runs])),
             str(pooled([run.greedy for run in runs])),
-            f"{statistics.fmean(run.summary.episodes for run in runs):.0f}",
+            f"{statistics.fmean(run.episodes for run in runs):.0f}",
         )
 
 
@@ -181,9 +232,9 @@ def print_tables(found: Mapping[str, Sequence[FinishedRun]]) -> None:
                 print(f"| {' | '.join(row)} |")
     print("\nsuccess on the validation split after N scored training episodes, by run")
     for name, runs in found.items():
-        for run in runs:
-            curve = ", ".join(f"{each.episodes}: {each.success.value:.0%}" for each in run.summary.evaluations)
-            print(f"  {name} {Path(run.summary.folder).name}: {curve}")
+        for seed, run in enumerate(runs):
+            curve = ", ".join(f"{episodes}: {success.value:.0%}" for episodes, success in run.curve)
+            print(f"  {name}, seed {seed}: {curve}")
     sys.stdout.flush()
 
 
@@ -204,12 +255,13 @@ def reached(folder: Path, threshold: float) -> bool:
 
 def finish(folder: Path, settings: Sequence[str], threshold: float = THRESHOLD) -> FinishedRun:
     """Run the demo with `run_until_reached`, then play test tasks with its best checkpoint."""
-    summary = run_until_reached(folder, settings, threshold)
+    found = run_until_reached(folder, settings, threshold)
     best = CheckpointManager(folder / "checkpoints").best()
-    if best is None:
-        return FinishedRun(summary, NOTHING, NOTHING)
-    sampled, greedy = (evaluate_step(folder, best.step, changes).success for changes in ({}, EVALUATIONS["greedy"]))
-    return FinishedRun(summary, sampled, greedy)
+    rates = [NOTHING, NOTHING]
+    if best is not None:
+        rates = [evaluate_step(folder, best.step, changes).success for changes in ({}, EVALUATIONS["greedy"])]
+    curve = tuple((each.episodes, each.success) for each in found.evaluations)
+    return FinishedRun(curve, found.episodes, found.zero_variance, *rates)
 
 
 def run_until_reached(folder: Path, settings: Sequence[str], threshold: float) -> RunSummary:
@@ -246,11 +298,13 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, *METHODS_WITH_TEACHER], default=None)
     parser.add_argument("--teacher", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("runs/evidence/learning_methods"))
+    parser.add_argument("--results", type=Path, help="default: RESULTS with --full, else in the folder")
     options = parser.parse_args()
     is_full = options.size == "full"
     every = [*METHODS, *(METHODS_WITH_TEACHER if options.teacher else ())]
     methods = options.methods or ([TOGETHER] if options.size == "smoke" else every)
     print_head()
+    results = Results(options.results or (RESULTS if is_full else options.folder / RESULTS.name))
     found: dict[str, list[FinishedRun]] = {}
     for seed in range(options.seeds or (3 if is_full else 1)):
         for name in methods:
@@ -258,10 +312,18 @@ def main() -> None:
             goal = goal_of(name)
             size = (*FULL, f"loop.total_steps={MAX_STEPS[goal]}")
             settings = size if is_full else (*SIZES[options.size], "loop.eval_every=1")
-            run = finish(folder, [f"seed={seed}", *settings, *settings_of(name, options.teacher)], goal)
+            settings = (*settings, *settings_of(name, options.teacher))
+            key = {"method": name, "seed": seed, "settings": list(settings)}
+            stored = results.find(key)
+            if stored is None:
+                results.add(key, finish(folder, [f"seed={seed}", *settings], goal))
+                stored = results.find(key)
+            assert stored is not None
+            run, where = stored
             found.setdefault(name, []).append(run)
-            missed = "" if cost_of([run], goal).num_reached else ", not reached"
-            print(f"{name}, seed {seed}: {cost_of([run], goal).episodes[0]} episodes to {goal:.0%}{missed}", flush=True)
+            cost = cost_of([run], goal)
+            missed = "" if cost.num_reached else ", not reached"
+            print(f"{name}, seed {seed}: {cost.episodes[0]} episodes to {goal:.0%}{missed} ({where})", flush=True)
     print_tables(found)
     thresholds = Thresholds()
     if is_full and {BASELINE, TOGETHER} <= found.keys():

@@ -35,7 +35,7 @@ def gpus() -> list[str]:
 
 
 def commit() -> str:
-    """Return the commit of the checkout and whether it has local changes.
+    """Return the commit of the checkout and whether it has local changes beside docs/evidence/.
 
     Where the files were copied without their history, the environment variable DESKHAND_COMMIT says the commit,
     and the result names it as the source.
@@ -48,7 +48,8 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = " with local changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    status = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs/evidence")
+    changed = " with local changes" if status else ""
     return (git("rev-parse", "--short=12", "HEAD") or "unknown") + changed
 
 

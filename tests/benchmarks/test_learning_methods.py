@@ -11,6 +11,7 @@ from benchmarks.learning_methods import (
     METHODS_WITH_TEACHER,
     Cost,
     FinishedRun,
+    Results,
     cost_of,
     judge,
     print_tables,
@@ -20,14 +21,11 @@ from benchmarks.learning_methods import (
 from benchmarks.thresholds import ROOT, Thresholds
 from deskhand.config.load import load_config
 from deskhand.recipes.assemble import check_plugins
-from deskhand.reporting.comparison import EvaluatedStep, RunSummary
 from deskhand.rollout.success_rates import Proportion
 
-CURVE = tuple(
-    EvaluatedStep(episodes // 50, episodes, Proportion(hits, 90)) for episodes, hits in ((300, 63), (450, 72))
+RUN = FinishedRun(
+    ((300, Proportion(63, 90)), (450, Proportion(72, 90))), 500, 100, Proportion(60, 90), Proportion(72, 90)
 )
-SUMMARY = RunSummary("runs/x/seed-0", 10, 500, 100, 0, Proportion(40, 90), Proportion(63, 90), CURVE, 450)
-RUN = FinishedRun(SUMMARY, Proportion(60, 90), Proportion(72, 90))
 
 
 def missed(ours: Cost, base: Cost) -> list[str]:
@@ -52,7 +50,7 @@ def test_half_the_episodes_with_intervals_apart_pass():
 
 
 def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
-    runs = [RUN, dataclasses.replace(RUN, summary=dataclasses.replace(SUMMARY, evaluations=CURVE[:1]))]
+    runs = [RUN, dataclasses.replace(RUN, curve=RUN.curve[:1])]
     assert cost_of(runs) == Cost((300, 300), 2)
     assert cost_of(runs, 0.8) == Cost((450, 500), 1)
     assert str(cost_of(runs, 0.8)).startswith(">= 475 [")
@@ -77,3 +75,16 @@ def test_a_method_with_a_teacher_has_a_table_of_its_own(capsys):
     assert ("| grpo |" in first, "| distillation |" in first, "| distillation |" in second) == (True, False, True)
     with pytest.raises(SystemExit, match="needs --teacher"):
         settings_of("distillation", None)
+
+
+def test_a_finished_run_is_found_by_its_settings_alone(tmp_path):
+    results = Results(tmp_path / "more" / "results.jsonl")
+    key = {"method": "grpo", "seed": 1, "settings": ["a=1"]}
+    assert results.find(key) is None
+    results.add(key | {"seed": 0}, dataclasses.replace(RUN, episodes=7))
+    results.add(key, RUN)
+    found = Results(results.file).find(key)
+    assert found is not None
+    assert found[0] == RUN
+    assert results.machine["commit"] in found[1]
+    assert results.find(key | {"settings": ["a=2"]}) is None
