@@ -7,9 +7,9 @@ checkpoint of a demo, methods that learn from it have a table of their own. Ever
 validation split, a run ends when success reaches `THRESHOLD`, and the scored training episodes until then are counted.
 GRPO and all together go on to `FINAL_THRESHOLD`. Then the best checkpoint plays test tasks, sampled and at
 temperature 0. The figure of a method is the mean over its seeds with Student's 95 % interval. A run that did not reach
-a threshold counts with all its episodes, and the mean is then a lower bound. With --full, all methods together must
-need at most half the episodes of GRPO to either threshold, with the intervals apart. Without it, each run takes one
-step and nothing is judged.
+a threshold counts with all its episodes, and the mean is then a lower bound. With --full, there are six seeds of GRPO
+and all together, and three of each other method. All together must need at most half the episodes of GRPO to either
+threshold, with the intervals apart. Without --full, each run takes one step and nothing is judged.
 
 Interrupted, it goes on with the next command: unfinished runs in `--folder` are resumed. Finished runs are lines of
 `--results`, with settings, commit and hardware, so that another machine can add seeds. A run with the same settings is
@@ -77,6 +77,8 @@ METHODS_WITH_TEACHER: dict[str, tuple[str, ...]] = {
 FULL = ("max_minutes=60", "loop.eval_every=2", "evaluation.num_episodes=90")
 MAX_STEPS = {THRESHOLD: 24, FINAL_THRESHOLD: 60}
 """Training steps in which a run has to reach its threshold."""
+SEEDS = {THRESHOLD: 3, FINAL_THRESHOLD: 6}
+"""Seeds by the threshold of a run: with three, the intervals of GRPO and of all together would be wide."""
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom."""
 
@@ -306,8 +308,10 @@ def main() -> None:
     print_head()
     results = Results(options.results or (RESULTS if is_full else options.folder / RESULTS.name))
     found: dict[str, list[FinishedRun]] = {}
-    for seed in range(options.seeds or (3 if is_full else 1)):
+    for seed in range(options.seeds or (max(SEEDS.values()) if is_full else 1)):
         for name in methods:
+            if not options.seeds and seed >= SEEDS[goal_of(name)]:
+                continue
             folder = options.folder / name / f"seed-{seed}"
             goal = goal_of(name)
             size = (*FULL, f"loop.total_steps={MAX_STEPS[goal]}")
