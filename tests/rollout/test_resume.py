@@ -129,7 +129,8 @@ async def test_curriculum_and_replay_are_resumed_bit_for_bit_with_groups_and_sta
     groups, learned = [], []
     for name in ("continuous", "stopped"):
         with Run.open(tmp_path / name, read_only=True) as run:
-            groups.append([(group.number, group.family, group.seed) for group in run.groups()])
+            # Whether one more group is opened at the end depends on timing.
+            groups.append([(group.number, group.family, group.seed) for group in run.groups("closed")])
             lines = run.metrics()
         ends = ("success_mean", "group_signal")
         learned.append([{key: line[key] for key in line if key.endswith(ends)} for line in lines])
