@@ -101,12 +101,41 @@ def mistaken(python: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+RAY_GAVE_UP = "timed out during startup"
+"""Ray gives a node 30 seconds to start, whatever the machine does, and has no setting for it."""
+
+
+def ray_node(words: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes] | None:
+    """A node of a Ray cluster, up; None where Ray gave up waiting for it, as it does on a busy machine."""
+    with log.open("w") as file:
+        node = start(words, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=log.parent)
+    deadline = time.monotonic() + limit(120)
+    while "Ray runtime started" not in (said := log.read_text()):
+        if node.poll() is not None and RAY_GAVE_UP in said:
+            end_nodes([node])
+            return None
+        if node.poll() is not None or time.monotonic() > deadline:
+            end_nodes([node])
+            raise AssertionError(said)
+        time.sleep(0.2)
+    return node
+
+
+def end_nodes(nodes: list[subprocess.Popen[bytes]]) -> None:
+    for process in reversed(nodes):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in nodes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(limit(30))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 @contextmanager
 def ray_nodes(python: Path, folder: Path) -> Iterator[str]:
     """The address of a Ray cluster of two nodes on loopback addresses. The key is set on the first node alone."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.2", 0))
-        port = free.getsockname()[1]
     first, second = "127.0.0.2", "127.0.0.3"
     own = {**environment_of(python), "RAY_USAGE_STATS_ENABLED": "0"}
     short = Path(tempfile.mkdtemp(prefix="dh-ray-"))  # the paths of its sockets are limited
@@ -122,33 +151,30 @@ def ray_nodes(python: Path, folder: Path) -> Iterator[str]:
         "--block",
     ]
     shared += ["--disable-usage-stats", "--min-worker-port", "0", "--max-worker-port", "0"]
-    node = ["bash", str(ROOT / "deploy" / "ray_node.sh")]
-    head = ["head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short}"]
-    calls = (
-        ([*node, *head, f"--node-ip-address={first}", *shared], own | {KEY: "of-the-nodes"}),
-        ([*node, f"{first}:{port}", f"--node-ip-address={second}", *shared], own),
-    )
+    script = ["bash", str(ROOT / "deploy" / "ray_node.sh")]
     nodes: list[subprocess.Popen[bytes]] = []
+
+    def up(name: str, words: list[str], environment: dict[str, str]) -> bool:
+        node = ray_node([*script, *words, *shared], environment, folder / f"{name}.log")
+        nodes.extend([node] if node else [])
+        return node is not None
+
+    def head(number: int) -> str | None:
+        with socket.socket() as free:  # another port each time: what Ray left of the last one may hold it
+            free.bind((first, 0))
+            port = free.getsockname()[1]
+        words = ["head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short / str(number)}"]
+        words.append(f"--node-ip-address={first}")
+        return f"{first}:{port}" if up(f"head-{number}", words, own | {KEY: "of-the-nodes"}) else None
+
     try:
-        for number, (words, environment) in enumerate(calls):
-            with (folder / f"node-{number}.log").open("w") as log:
-                nodes.append(start(words, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=folder))
-            deadline = time.monotonic() + limit(120)
-            while "Ray runtime started" not in (said := (folder / f"node-{number}.log").read_text()):
-                assert nodes[-1].poll() is None, said
-                assert time.monotonic() < deadline, said
-                time.sleep(0.2)
-        yield f"{first}:{port}"
+        address = next(filter(None, map(head, range(3))), None)
+        assert address, (folder / "head-2.log").read_text()
+        words = [address, f"--node-ip-address={second}"]
+        assert any(up(f"node-{number}", words, own) for number in range(3)), (folder / "node-2.log").read_text()
+        yield address
     finally:
-        for process in reversed(nodes):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in nodes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(limit(30))
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end_nodes(nodes)
         shutil.rmtree(short, ignore_errors=True)
 
 
