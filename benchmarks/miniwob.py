@@ -34,7 +34,7 @@ NEVER_TRAINED = (
     "miniwob/unicode-test",
 )
 SIZES: dict[str, tuple[str, ...]] = {"full": (), "small": ("max_minutes=5",), "smoke": ()}
-EPISODES_PER_TASK = {"full": 10, "small": 4, "smoke": 2}
+EPISODES_PER_TASK = {"full": 15, "small": 4, "smoke": 2}
 NONE = Proportion(0, 0)
 
 

@@ -1,7 +1,8 @@
 """Questions about where the elements of a MiniWoB++ page are, for the supervised warm start.
 
-Used by the suite as `Task.grounding_targets`. Each page asks for the first click of its own instruction and for every
-element that it shows, by the element's text or its place among the text fields. The page is only read.
+Used by the suite as `Task.grounding_targets`. Each page asks for every element that it shows, by the element's text or
+its place among the text fields. What to do with them is left to demonstrations and rewards: a page asks for the first
+click of its own instruction only if it shows no such element. The page is only read.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ _ASKED = {
 
 
 async def grounding_targets(name: str, page: ChromiumSession, instruction: str) -> list[tuple[str, Rect]]:
-    """Return (question, box in pixels) of the page's own first click and of its elements with a text of their own."""
+    """Return (question, box in pixels) of the elements with a text of their own, or else of the first click."""
     found: list[tuple[str, Rect]] = []
-    if (box := await first_click_box(name, page)) is not None:
-        found.append((instruction, _rect(box)))
     elements = await page.evaluate(_ELEMENTS)
     names = [(kind, text) for kind, text, *_ in elements]
     for kind, text, *box in elements:
         if names.count((kind, text)) == 1:
             found += [(asked.format(text), _rect(box)) for asked in _ASKED[kind]]
+    if not found and (first := await first_click_box(name, page)) is not None:
+        found.append((instruction, _rect(first)))
     return found
 
 
