@@ -44,5 +44,6 @@ def test_trained_tasks_have_an_oracle_and_none_is_held_out(profile):
     trained = {name.removeprefix("miniwob/") for name in config.suite.families}
     assert trained <= STEPS.keys()
     assert not trained & {name.removeprefix("miniwob/") for name in miniwob.NEVER_TRAINED}
-    assert config.evaluation.num_episodes == 10 * len(trained), "judged in shares of ten episodes"
+    per_task = miniwob.EPISODES_PER_TASK["full"]
+    assert config.evaluation.num_episodes == per_task * len(trained), "as many of each task as chance is measured with"
     assert config.policy.train_vision == (profile == "sft")
