@@ -110,12 +110,13 @@ def ray_node(words: list[str], environment: dict[str, str], log: Path) -> subpro
     with log.open("w") as file:
         node = start(words, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=log.parent)
     deadline = time.monotonic() + limit(120)
-    while "Ray runtime started" not in (said := log.read_text()):
-        if node.poll() is not None and RAY_GAVE_UP in said:
+    while "Ray runtime started" not in log.read_text():
+        has_ended = node.poll() is not None
+        if has_ended or time.monotonic() > deadline:
             end_nodes([node])
-            return None
-        if node.poll() is not None or time.monotonic() > deadline:
-            end_nodes([node])
+            said = log.read_text()  # all of it: the process has ended
+            if has_ended and RAY_GAVE_UP in said:
+                return None
             raise AssertionError(said)
         time.sleep(0.2)
     return node
