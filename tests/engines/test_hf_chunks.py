@@ -33,6 +33,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.0005)
 
 
+def in_float64(loaded: LoadedModel) -> LoadedModel:
+    """Convert a model, so that the order of its sums does not show in float32 log-probs."""
+    loaded.model.double()
+    loaded.model.set_experts_implementation("eager")  # the grouped product takes no float64
+    return loaded
+
+
 async def converse(engine: HfEngine, seed: int) -> list[Completion]:
     """Three turns: the second and third extend a finished request by more than a chunk."""
     talk, done = Conversation(seed), []
@@ -55,6 +62,9 @@ async def serve(loaded: LoadedModel, budget: int) -> tuple[list[Completion], HfE
 
 
 async def test_tokens_and_log_probs_are_those_of_whole_prompts(loaded: LoadedModel) -> None:
+    in_float64(loaded)
+    # transformers computes the linear attention of Qwen3.5 in float32, whatever the model's dtype.
+    largest = 1e-4 if loaded.family.startswith("qwen3_5") else 2e-6
     whole, plain = await serve(loaded, 8192)
     assert plain.stats.chunks == 0
     for budget in (7, 32):  # 7 cuts within images
@@ -67,7 +77,7 @@ async def test_tokens_and_log_probs_are_those_of_whole_prompts(loaded: LoadedMod
         assert [one.token_ids for one in parts] == [one.token_ids for one in whole]
         gap = max(np.abs(np.subtract(a.logprobs, b.logprobs)).max() for a, b in zip(parts, whole, strict=True))
         print(f"{loaded.family}, chunks of {budget}: {engine.stats.chunks} chunks, max {gap:.1e} nat")
-        assert gap < 1e-5
+        assert gap < largest
 
 
 async def test_requests_in_flight_decode_between_the_chunks_of_a_prompt() -> None:
@@ -103,19 +113,19 @@ def test_a_turn_computes_no_more_than_its_budget_in_order_of_arrival() -> None:
 
 
 async def test_new_weights_restart_a_prompt_that_was_computed_in_part() -> None:
-    engine = HfEngine(wrap("qwen3_vl"), EngineConfig(max_model_len=2000, max_num_batched_tokens=8))
+    engine = HfEngine(in_float64(wrap("qwen3_vl")), EngineConfig(max_model_len=2000, max_num_batched_tokens=8))
     call = asyncio.create_task(engine.generate(LONG, sampling(3, 8)))
     await until(lambda: engine.stats.chunks > 20)
     await engine.update_weights(7, build("qwen3_vl", seed=1).state_dict())
     assert engine.stats.chunks < 110, "the update came between two chunks"
     completion = await call
     await engine.close()
-    other = HfEngine(wrap("qwen3_vl", seed=1), EngineConfig(max_model_len=2000))
+    other = HfEngine(in_float64(wrap("qwen3_vl", seed=1)), EngineConfig(max_model_len=2000))
     expected = await other.generate(LONG, sampling(3, 8))
     await other.close()
     assert completion.versions == (7,) * 8
     assert completion.token_ids == expected.token_ids
-    assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+    assert completion.logprobs == pytest.approx(expected.logprobs, abs=2e-6)
 
 
 async def test_a_cancelled_prompt_leaves_nothing_of_its_chunks() -> None:
