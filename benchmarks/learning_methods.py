@@ -13,7 +13,7 @@ threshold, with the intervals apart. Without --full, each run takes one step and
 
 Interrupted, it goes on with the next command: unfinished runs in `--folder` are resumed. Finished runs are lines of
 `--results`, with settings, commit and hardware, so that another machine can add seeds. A run with the same settings is
-not repeated.
+not repeated. The curves of all methods are drawn to an SVG file of the same name.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 
 from benchmarks.evidence import PAGES
 from benchmarks.learning import EVALUATIONS, SIZES, evaluate_step
+from benchmarks.learning_curves import svg_of
 from benchmarks.thresholds import ROOT, Thresholds, commit, hardware, parser_of, print_head
 from deskhand.recipes.train import progress_of
 from deskhand.reporting.comparison import RunSummary, compare_runs
@@ -241,6 +242,13 @@ def print_tables(found: Mapping[str, Sequence[FinishedRun]]) -> None:
     sys.stdout.flush()
 
 
+def write_curves(found: Mapping[str, Sequence[FinishedRun]], file: Path) -> None:
+    """Draw the curve of every run, and print where."""
+    curves = {name: [[(each, rate.value) for each, rate in run.curve] for run in runs] for name, runs in found.items()}
+    file.write_text(svg_of(curves, BASELINE, THRESHOLD), encoding="utf-8")
+    print(f"curves: {file}")
+
+
 def settings_of(name: str, teacher: Path | None) -> list[str]:
     """Return the settings of a method. Raises `SystemExit` if it needs a teacher and there is none."""
     if name in METHODS:
@@ -330,6 +338,8 @@ def main() -> None:
             missed = "" if cost.num_reached else ", not reached"
             print(f"{name}, seed {seed}: {cost.episodes[0]} episodes to {goal:.0%}{missed} ({where})", flush=True)
     print_tables(found)
+    if not options.methods:
+        write_curves(found, results.file.with_suffix(".svg"))
     thresholds = Thresholds()
     if is_full and {BASELINE, TOGETHER} <= found.keys():
         for threshold in (THRESHOLD, FINAL_THRESHOLD):

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import learning_methods
+from benchmarks.learning_curves import BASELINE_COLOR, BOTTOM, METHOD_COLOR, PANEL_HEIGHT, TOP
 from benchmarks.learning_methods import (
     METHODS,
     METHODS_WITH_TEACHER,
@@ -17,6 +19,7 @@ from benchmarks.learning_methods import (
     print_tables,
     rows_of,
     settings_of,
+    write_curves,
 )
 from benchmarks.thresholds import ROOT, Thresholds
 from deskhand.config.load import load_config
@@ -88,3 +91,20 @@ def test_a_finished_run_is_found_by_its_settings_alone(tmp_path):
     assert found[0] == RUN
     assert results.machine["commit"] in found[1]
     assert results.find(key | {"settings": ["a=2"]}) is None
+
+
+def test_the_chart_shows_every_seed_and_the_baseline_behind_it(tmp_path, capsys):
+    file = tmp_path / "methods.svg"
+    write_curves({"grpo": [RUN, RUN], "replay": [dataclasses.replace(RUN, curve=((100, Proportion(27, 90)),))]}, file)
+    assert str(file) in capsys.readouterr().out
+    namespace = "{http://www.w3.org/2000/svg}"
+    baseline, replay = ElementTree.parse(file).getroot().findall(f"{namespace}g")
+    colors = [[line.get("stroke") for line in panel.iter(f"{namespace}polyline")] for panel in (baseline, replay)]
+    assert colors == [[METHOD_COLOR] * 2, [BASELINE_COLOR] * 2 + [METHOD_COLOR]]
+    ys = [
+        float(pair.split(",")[1])
+        for line in baseline.iter(f"{namespace}polyline")
+        for pair in line.get("points", "").split()
+    ]
+    bottom = PANEL_HEIGHT - BOTTOM
+    assert ys[:2] == pytest.approx([bottom - (bottom - TOP) * (each - 0.25) / 0.75 for each in (0.7, 0.8)], abs=0.1)
