@@ -2,7 +2,7 @@
 
 Output, command, date, hardware and commit go to docs/evidence/NAME.md. A page is replaced when its benchmark ends,
 passed or not. Exits with 1 if a benchmark failed or missed a threshold. "NAME OPTION ..." passes options to the
-benchmark; their words are part of the page's name.
+benchmark; their words, except paths, are part of the page's name.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def words(name: str) -> list[str]:
 
 
 def title_of(name: str) -> str:
-    """Return the name of a page without its suffix."""
-    return re.sub(r"\W+", "_", name)
+    """Return the name of a page without its suffix: the words that are not paths."""
+    return re.sub(r"\W+", "_", " ".join(word for word in name.split() if "/" not in word))
 
 
 def run(name: str, pages: Path) -> int:

@@ -18,6 +18,7 @@ def test_options_follow_the_name_of_a_benchmark_and_are_part_of_the_pages_name()
     assert evidence.words("faults 19") == ["-m", "benchmarks.faults", "--full", "19"]
     assert evidence.title_of("training_soak --desktops local") == "training_soak_desktops_local"
     assert evidence.title_of("image_sensitivity") == "image_sensitivity"
+    assert evidence.title_of("learning_methods --teacher runs/mine/step-000017") == "learning_methods_teacher"
 
 
 @pytest.mark.parametrize(("code", "figure"), [(0, "3.0 ms"), (1, "FAIL")])
