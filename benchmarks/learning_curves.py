@@ -57,8 +57,14 @@ def _panel(
         return TOP + (PANEL_HEIGHT - TOP - BOTTOM) * (1 - success) / (1 - floor)
 
     def line(curve: Curve, color: str) -> str:
-        points = " ".join(f"{x(episodes):.1f},{y(success):.1f}" for episodes, success in curve)
-        return f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>'
+        points = [(round(x(episodes), 1), round(y(success), 1)) for episodes, success in curve]
+        path = " ".join(f"{across},{down}" for across, down in points)
+        # The dot shows where a run ended. A run that ended at its first evaluation has no line.
+        end_x, end_y = points[-1]
+        return (
+            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>'
+            f'<circle cx="{end_x}" cy="{end_y}" r="2.5" fill="{color}"/>'
+        )
 
     parts = [f'<text x="{LEFT}" y="20" font-weight="bold">{escape(name)}</text>']
     for tick in (each / 4 for each in range(round(4 * floor), 5)):
@@ -72,6 +78,6 @@ def _panel(
         f'<text x="{x(tick):.1f}" y="{PANEL_HEIGHT - 10}" text-anchor="middle">{tick}</text>'
         for tick in step_ticks(last)[::2]
     ]
-    parts += [line(curve, BASELINE_COLOR) for curve in behind]
-    parts += [line(curve, METHOD_COLOR) for curve in seeds]
+    parts += [line(curve, BASELINE_COLOR) for curve in behind if curve]
+    parts += [line(curve, METHOD_COLOR) for curve in seeds if curve]
     return "".join(parts)

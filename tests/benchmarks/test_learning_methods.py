@@ -101,6 +101,8 @@ def test_the_chart_shows_every_seed_and_the_baseline_behind_it(tmp_path, capsys)
     baseline, replay = ElementTree.parse(file).getroot().findall(f"{namespace}g")
     colors = [[line.get("stroke") for line in panel.iter(f"{namespace}polyline")] for panel in (baseline, replay)]
     assert colors == [[METHOD_COLOR] * 2, [BASELINE_COLOR] * 2 + [METHOD_COLOR]]
+    ends = [[dot.get("fill") for dot in panel.iter(f"{namespace}circle")] for panel in (baseline, replay)]
+    assert ends == colors, "a run of one evaluation shows as a dot"
     ys = [
         float(pair.split(",")[1])
         for line in baseline.iter(f"{namespace}polyline")
