@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from deskhand.reporting.charts import percent, step_ticks
+from deskhand.reporting.charts import percent
 
 Curve = Sequence[tuple[int, float]]
 """Scored training episodes until an evaluation, and its success in [0, 1]."""
@@ -22,12 +22,15 @@ BACKGROUND, TEXT, GRID, BASELINE_COLOR, METHOD_COLOR = "#ffffff", "#40434a", "#e
 def svg_of(curves: Mapping[str, Sequence[Curve]], baseline: str, threshold: float) -> str:
     """Return the chart of each method's seeds in blue, with those of the baseline in gray in every panel.
 
-    A dashed line marks the threshold. All panels have the same axes; that of success starts at the quarter below the
-    lowest value.
+    A dashed line marks the threshold. All panels have the same axes. That of success starts at the quarter below the
+    lowest value. That of episodes is logarithmic, so half the episodes is the same distance everywhere; it leaves out
+    evaluations before any training.
     """
+    curves = {name: [[each for each in curve if each[0] > 0] for curve in seeds] for name, seeds in curves.items()}
     lowest = min((point[1] for seeds in curves.values() for curve in seeds for point in curve), default=0.0)
     floor = math.floor(4 * lowest) / 4 if lowest < 1 else 0.75
-    last = max((point[0] for seeds in curves.values() for curve in seeds for point in curve), default=1)
+    episodes = [point[0] for seeds in curves.values() for curve in seeds for point in curve] or [1]
+    ends = (min(episodes), max(*episodes, min(episodes) + 1))
     rows = -(-len(curves) // COLUMNS)
     width, height = COLUMNS * PANEL_WIDTH, rows * PANEL_HEIGHT + 24
     panels = []
@@ -35,23 +38,29 @@ def svg_of(curves: Mapping[str, Sequence[Curve]], baseline: str, threshold: floa
         behind = () if name == baseline else curves.get(baseline, ())
         left, top = index % COLUMNS * PANEL_WIDTH, index // COLUMNS * PANEL_HEIGHT
         panels.append(
-            f'<g transform="translate({left} {top})">{_panel(name, seeds, behind, last, floor, threshold)}</g>'
+            f'<g transform="translate({left} {top})">{_panel(name, seeds, behind, ends, floor, threshold)}</g>'
         )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" font-family="sans-serif" font-size="12" fill="{TEXT}">'
         f"<title>Success on the validation split by training episodes</title>"
         f'<rect width="{width}" height="{height}" fill="{BACKGROUND}"/>{"".join(panels)}'
-        f'<text x="{width - RIGHT}" y="{height - 8}" text-anchor="end">scored training episodes; blue: seeds of the '
+        f'<text x="{width - RIGHT}" y="{height - 8}" text-anchor="end">scored training episodes, logarithmic; blue: seeds of the '
         f"method, gray: seeds of {escape(baseline)}, dashed: {percent(threshold)}</text></svg>\n"
     )
 
 
 def _panel(
-    name: str, seeds: Sequence[Curve], behind: Sequence[Curve], last: int, floor: float, threshold: float
+    name: str,
+    seeds: Sequence[Curve],
+    behind: Sequence[Curve],
+    ends: tuple[int, int],
+    floor: float,
+    threshold: float,
 ) -> str:
     def x(episodes: int) -> float:
-        return LEFT + (PANEL_WIDTH - LEFT - RIGHT) * episodes / last
+        first, last = ends
+        return LEFT + (PANEL_WIDTH - LEFT - RIGHT) * math.log(episodes / first) / math.log(last / first)
 
     def y(success: float) -> float:
         return TOP + (PANEL_HEIGHT - TOP - BOTTOM) * (1 - success) / (1 - floor)
@@ -75,9 +84,14 @@ def _panel(
         'stroke-width="0.8"/>'
     )
     parts += [
-        f'<text x="{x(tick):.1f}" y="{PANEL_HEIGHT - 10}" text-anchor="middle">{tick}</text>'
-        for tick in step_ticks(last)[::2]
+        f'<text x="{x(tick):.1f}" y="{PANEL_HEIGHT - 10}" text-anchor="middle">{tick}</text>' for tick in _ticks(*ends)
     ]
     parts += [line(curve, BASELINE_COLOR) for curve in behind if curve]
     parts += [line(curve, METHOD_COLOR) for curve in seeds if curve]
     return "".join(parts)
+
+
+def _ticks(first: int, last: int) -> list[int]:
+    """Return the values 1, 2 and 5 times a power of ten from `first` to `last`."""
+    powers = (10**power for power in range(len(str(last))))
+    return [each * power for power in powers for each in (1, 2, 5) if first <= each * power <= last]

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import learning_methods
-from benchmarks.learning_curves import BASELINE_COLOR, BOTTOM, METHOD_COLOR, PANEL_HEIGHT, TOP
+from benchmarks.learning_curves import BASELINE_COLOR, BOTTOM, METHOD_COLOR, PANEL_HEIGHT, TOP, svg_of
 from benchmarks.learning_methods import (
     METHODS,
     METHODS_WITH_TEACHER,
@@ -26,6 +27,7 @@ from deskhand.config.load import load_config
 from deskhand.recipes.assemble import check_plugins
 from deskhand.rollout.success_rates import Proportion
 
+SVG = "{http://www.w3.org/2000/svg}"
 RUN = FinishedRun(
     ((300, Proportion(63, 90)), (450, Proportion(72, 90))), 500, 100, Proportion(60, 90), Proportion(72, 90)
 )
@@ -97,16 +99,25 @@ def test_the_chart_shows_every_seed_and_the_baseline_behind_it(tmp_path, capsys)
     file = tmp_path / "methods.svg"
     write_curves({"grpo": [RUN, RUN], "replay": [dataclasses.replace(RUN, curve=((100, Proportion(27, 90)),))]}, file)
     assert str(file) in capsys.readouterr().out
-    namespace = "{http://www.w3.org/2000/svg}"
-    baseline, replay = ElementTree.parse(file).getroot().findall(f"{namespace}g")
-    colors = [[line.get("stroke") for line in panel.iter(f"{namespace}polyline")] for panel in (baseline, replay)]
+    baseline, replay = ElementTree.parse(file).getroot().findall(f"{SVG}g")
+    colors = [[line.get("stroke") for line in panel.iter(f"{SVG}polyline")] for panel in (baseline, replay)]
     assert colors == [[METHOD_COLOR] * 2, [BASELINE_COLOR] * 2 + [METHOD_COLOR]]
-    ends = [[dot.get("fill") for dot in panel.iter(f"{namespace}circle")] for panel in (baseline, replay)]
+    ends = [[dot.get("fill") for dot in panel.iter(f"{SVG}circle")] for panel in (baseline, replay)]
     assert ends == colors, "a run of one evaluation shows as a dot"
-    ys = [
-        float(pair.split(",")[1])
-        for line in baseline.iter(f"{namespace}polyline")
-        for pair in line.get("points", "").split()
-    ]
+    _, ys = points_of(baseline)
     bottom = PANEL_HEIGHT - BOTTOM
     assert ys[:2] == pytest.approx([bottom - (bottom - TOP) * (each - 0.25) / 0.75 for each in (0.7, 0.8)], abs=0.1)
+
+
+def test_half_the_episodes_is_the_same_distance_everywhere_in_the_chart():
+    curve = [(0, 0.4), (100, 0.5), (200, 0.6), (400, 0.7), (1600, 0.8)]
+    xs, _ = points_of(ElementTree.fromstring(svg_of({"grpo": [curve]}, "grpo", 0.65)))
+    assert len(xs) == 4, "an evaluation before any training has no place on a logarithmic axis"
+    width = (xs[3] - xs[0]) / 4
+    assert [b - a for a, b in pairwise(xs)] == pytest.approx([width, width, 2 * width], abs=0.2)
+
+
+def points_of(panel: ElementTree.Element) -> tuple[list[float], list[float]]:
+    """Return the coordinates of all lines, across and down."""
+    pairs = [pair.split(",") for line in panel.iter(f"{SVG}polyline") for pair in line.get("points", "").split()]
+    return [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
