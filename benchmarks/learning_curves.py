@@ -45,8 +45,8 @@ def svg_of(curves: Mapping[str, Sequence[Curve]], baseline: str, threshold: floa
         f'role="img" font-family="sans-serif" font-size="12" fill="{TEXT}">'
         f"<title>Success on the validation split by training episodes</title>"
         f'<rect width="{width}" height="{height}" fill="{BACKGROUND}"/>{"".join(panels)}'
-        f'<text x="{width - RIGHT}" y="{height - 8}" text-anchor="end">scored training episodes, logarithmic; blue: seeds of the '
-        f"method, gray: seeds of {escape(baseline)}, dashed: {percent(threshold)}</text></svg>\n"
+        f'<text x="{width - RIGHT}" y="{height - 8}" text-anchor="end">scored training episodes, logarithmic; '
+        f"blue: seeds of the method, gray: seeds of {escape(baseline)}, dashed: {percent(threshold)}</text></svg>\n"
     )
 
 
