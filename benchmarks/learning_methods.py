@@ -45,7 +45,7 @@ THRESHOLD = 0.65
 split."""
 FINAL_THRESHOLD = 0.8
 """Success to which GRPO and all methods together go on. By now, with other weights of the bundled policy, the settings
-of that commit end with 85 % on the test split (docs/evidence/learning.md)."""
+of that commit end with 85 % on the test split (docs/evidence/learning_one_update.md)."""
 RESULTS = PAGES / "learning_methods.jsonl"
 POLL_S = 2.0
 BASELINE, TOGETHER = "grpo", "together"

@@ -29,8 +29,8 @@ MACHINE = Device("cpu", 0.0, 0.21e12, 48e9)
 """Two cores of an AMD EPYC."""
 RUNS = {
     # Steps, episodes, seconds of training, and the factor within which the rate is met, with one update per step: the
-    # pages docs/evidence/learning.md (e843518) and ppo.md. The machine's load was 3.4 in the first two and 8.1, on two
-    # cores, in the others.
+    # pages docs/evidence/learning_one_update.md (e843518) and ppo.md. The machine's load was 3.4 in the first two and
+    # 8.1, on two cores, in the others.
     "e843518, seed 0": (34, 2442, 449 - 19, 1.25),
     "e843518, seed 1": (31, 2292, 448 - 19, 1.25),
     "ppo.md, seed 0": (27, 1333, 396 - 32, 1.75),
