@@ -10,6 +10,7 @@ import pytest
 from benchmarks import learning_methods
 from benchmarks.learning_curves import BASELINE_COLOR, BOTTOM, METHOD_COLOR, PANEL_HEIGHT, TOP, svg_of
 from benchmarks.learning_methods import (
+    COMPARED,
     METHODS,
     METHODS_WITH_TEACHER,
     Cost,
@@ -59,8 +60,10 @@ def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
     assert cost_of(runs) == Cost((300, 300), 2)
     assert cost_of(runs, 0.8) == Cost((450, 500), 1)
     assert str(cost_of(runs, 0.8)).startswith(">= 475 [")
-    _, early, late, flat, sampled, greedy, episodes = next(iter(rows_of({"grpo": [RUN, RUN]})))
-    assert (early, late) == (str(cost_of([RUN, RUN])), str(cost_of([RUN, RUN], 0.8)))
+    _, *costs, flat, sampled, greedy, episodes = next(iter(rows_of({"grpo": [RUN, RUN]})))
+    assert costs == [str(cost_of([RUN, RUN], each)) for each in COMPARED]
+    _, first, *others = next(iter(rows_of({"replay": [RUN, RUN]})))
+    assert (first, others[:2]) == (costs[0], ["-", "-"]), "a run that ends at the first threshold"
     assert (flat, episodes) == ("20.0%", "500")
     assert (sampled, greedy) == (str(Proportion(120, 180)), str(Proportion(144, 180))), "pooled over the seeds"
 
