@@ -49,6 +49,7 @@ FINAL_THRESHOLD = 0.8
 """Success to which GRPO and all methods together go on. By now, with other weights of the bundled policy, the settings
 of that commit end with 85 % on the test split (docs/evidence/learning_one_update.md)."""
 COMPARED = (THRESHOLD, DEMO_SUCCESS, FINAL_THRESHOLD)
+"""Where all together is judged against GRPO."""
 RESULTS = PAGES / "learning_methods.jsonl"
 POLL_S = 2.0
 BASELINE, TOGETHER = "grpo", "together"
